@@ -1,0 +1,51 @@
+"""One tree of exceptions. Every message says what, where, the value and the limit, and what to change.
+
+All of them pickle, so that an actor can raise one and the driver shows it unchanged. `UserError` and what
+derives from it is the user's to mend (exit code 2); everything else is a failed run (exit code 1).
+"""
+
+from __future__ import annotations
+
+
+class HeteroError(Exception):
+    """Base of all errors this package raises on purpose."""
+
+
+class UserError(HeteroError):
+    """Something the user gave is wrong: job, data, tower, command line."""
+
+
+class JobError(UserError):
+    """A job file or an override does not describe a job; the message starts with the path of the field."""
+
+
+class DataError(UserError):
+    """Input data cannot be used: missing file, wrong type, truncated, too many malformed rows."""
+
+
+class TowerError(UserError):
+    """A tower cannot be built, or returns something that is not one logit per row."""
+
+
+class KeyRangeError(UserError):
+    """A key would be narrowed, or is no 64-bit integer."""
+
+
+class NumericsError(HeteroError):
+    """Training produced values that cannot be used, such as a loss that is not finite."""
+
+
+class CapacityError(HeteroError):
+    """Something does not fit: memory, a table's capacity, an index; the message holds demand and limit."""
+
+
+class PeerLostError(HeteroError):
+    """A role of the run died or stopped answering; the message names it."""
+
+
+class DeadlineError(PeerLostError):
+    """A wait ran past its deadline; the message names who was waited for and how long."""
+
+
+class ProtocolError(HeteroError):
+    """Two roles disagree about step, sequence number or routing version: a bug, or a message from an old run."""
