@@ -324,6 +324,37 @@ class ParsedSplit:
         return len(self.labels)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport:
+    """What the sequencer learns of a parsed split: counts, no payload.
+
+    rows: good rows. malformed: every row left out. weight_prefix: float64 [rows + 1], sums of the first n weights, or
+    None when all weights are 1.
+    """
+
+    position: int
+    epoch: int
+    rows: int
+    malformed: tuple[MalformedRow, ...]
+    weight_prefix: F64 | None
+
+    @staticmethod
+    def of(split: ParsedSplit) -> SplitReport:
+        """The report of a split just parsed."""
+        prefix = (
+            None
+            if split.weights is None
+            else np.concatenate([[0.0], np.cumsum(split.weights, dtype=np.float64)])
+        )
+        return SplitReport(
+            position=split.ref.position,
+            epoch=split.epoch,
+            rows=split.rows,
+            malformed=split.malformed,
+            weight_prefix=prefix,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Bags:
     """Which unique rows are pooled into which cell. Bag i pools rows local[offsets[i]:offsets[i + 1]].
