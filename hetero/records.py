@@ -341,11 +341,7 @@ class SplitReport:
     @staticmethod
     def of(split: ParsedSplit) -> SplitReport:
         """The report of a split just parsed."""
-        prefix = (
-            None
-            if split.weights is None
-            else np.concatenate([[0.0], np.cumsum(split.weights, dtype=np.float64)])
-        )
+        prefix = None if split.weights is None else np.concatenate([[0.0], np.cumsum(split.weights, dtype=np.float64)])
         return SplitReport(
             position=split.ref.position,
             epoch=split.epoch,
@@ -383,7 +379,7 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True)
 class GroupBatch:
-    """What a batch needs of one group: unique rows, the pooled cells (B * F bags), and its sequence lookups in job order."""
+    """What a batch needs of one group: unique rows, pooled cells (B * F bags), and its sequence lookups in job order."""
 
     unique: KeySet
     pooled: Bags

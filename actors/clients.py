@@ -1,0 +1,87 @@
+"""Actors seen through the protocols that the loops and the exchange are written against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ray.actor import ActorHandle
+
+from actors.calls import Answer
+from actors.naming import Member
+from hetero.exchange.messages import Pending, PullReply, PullRequest, PushReply, PushRequest
+from hetero.keys.sequencer import Claim, Turn
+from hetero.records import Batch, BatchSpec, Piece, SplitReport
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An actor another actor calls, by its name and with the run's deadline."""
+
+    member: Member
+    handle: ActorHandle
+    deadline_s: float
+
+
+class RemoteServer:
+    """A server actor, as a `ServerHandle`."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def pull(self, request: PullRequest) -> Pending[PullReply]:
+        ref = self._peer.handle.pull.remote(request)
+        return Answer(
+            ref=ref,
+            member=self._peer.member,
+            what=f"pull for step {request.step}",
+            deadline_s=self._peer.deadline_s,
+        )
+
+    def push(self, request: PushRequest) -> Pending[PushReply]:
+        ref = self._peer.handle.push.remote(request)
+        return Answer(
+            ref=ref,
+            member=self._peer.member,
+            what=f"push of step {request.step}",
+            deadline_s=self._peer.deadline_s,
+        )
+
+
+class RemoteReader:
+    """A reader actor, as a tower sees it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def batch(self, piece: Piece) -> Pending[Batch]:
+        what = f"rows {piece.start} to {piece.stop} of split {piece.position}"
+        return Answer(
+            ref=self._peer.handle.batch.remote(piece),
+            member=self._peer.member,
+            what=what,
+            deadline_s=self._peer.deadline_s,
+        )
+
+
+class RemoteSequencer:
+    """The sequencer actor, as readers and towers see it. Its answers may take a moment: it waits for news."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def claim(self, reader: int) -> Claim:
+        answer: Answer[Claim] = self._answer(self._peer.handle.claim.remote(reader), "claim")
+        return answer.result()
+
+    def report(self, reader: int, report: SplitReport) -> None:
+        answer: Answer[None] = self._answer(self._peer.handle.report.remote(reader, report), "report")
+        answer.result()
+
+    def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:
+        ref = self._peer.handle.take.remote(tower, acknowledged=tuple(acknowledged))
+        answer: Answer[BatchSpec | Turn] = self._answer(ref, "take")
+        return answer.result()
+
+    def _answer(self, ref: object, what: str) -> Answer:
+        return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)

@@ -1,0 +1,122 @@
+"""What every actor is constructed from, and how a driver reaches Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+from torch import nn
+
+from actors.naming import NAMESPACE
+from hetero.errors import HeteroError, UserError
+from hetero.hardware.probe import usable_cores
+from hetero.records import JobSpec
+
+_LOG = logging.getLogger(__name__)
+_LOCAL_STORE_BYTES = 512 << 20
+_MIN_STORE_BYTES = 80 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The frozen facts of a run. tower_class: a class given in Python; None when the job names it.
+
+    import_paths: folders the driver imports from, so that a user's tower is found in every actor.
+    """
+
+    run: str
+    job: JobSpec
+    tower_class: type[nn.Module] | None = None
+    import_paths: tuple[str, ...] = ()
+
+    def enter(self) -> None:
+        """Make this process ready to act for the run: the driver's import paths."""
+        for path in reversed(self.import_paths):
+            if path not in sys.path:
+                sys.path.insert(0, path)
+
+
+def cpus_needed(job: JobSpec) -> float:
+    """CPUs the run's actors ask Ray for, in cores."""
+    return sum(bundle["CPU"] for bundle in role_resources(job))
+
+
+def role_resources(job: JobSpec) -> list[dict[str, float]]:
+    """Resources of every actor in the order sequencer, readers, servers, towers.
+
+    A tower computes all the time and asks for its threads; readers and servers are mostly idle beside it (design,
+    section 5) and ask for half of theirs.
+    """
+    return [
+        {"CPU": 0.1},
+        *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
+        *[{"CPU": 0.5 * job.servers.threads}] * job.servers.count,
+        *[{"CPU": float(job.towers.threads)}] * job.towers.count,
+    ]
+
+
+@contextmanager
+def connected(job: JobSpec, *, address: str | None) -> Iterator[None]:
+    """Ray for the duration of a run: the cluster at `address`, one already joined in this process, or a local one.
+
+    A local one is started with as many CPUs as the run asks for and stopped at the end.
+    Raises UserError when no cluster answers at `address`.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        if address is None:
+            _start_local(job)
+        else:
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
+    except ConnectionError as error:
+        raise UserError(f"--address {address}: no Ray cluster answers there ({error})") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_ray() -> str:
+    """Start a tiny local Ray, run one task, stop it; what answered. Raises HeteroError when that does not work."""
+    if ray.is_initialized():
+        return f"Ray {ray.__version__}, connected"
+    try:
+        _init_local(num_cpus=1, store_bytes=_MIN_STORE_BYTES)
+        pid = ray.get(ray.remote(os.getpid).remote(), timeout=60)
+    except Exception as error:
+        raise HeteroError(f"Ray {ray.__version__} does not start here: {error}") from error
+    finally:
+        ray.shutdown()
+    return f"Ray {ray.__version__}, a local task ran in process {pid}"
+
+
+def _start_local(job: JobSpec) -> None:
+    needed, cores = cpus_needed(job), usable_cores()
+    if needed > cores:
+        _LOG.info("local Ray: the roles ask for %.1f CPUs and %.1f are here; they share them", needed, cores)
+    shared = Path("/dev/shm")
+    free = shutil.disk_usage(shared).free if shared.is_dir() else 2 * _LOCAL_STORE_BYTES
+    _init_local(num_cpus=max(1, int(-(-max(needed, cores) // 1))), store_bytes=min(_LOCAL_STORE_BYTES, free // 2))
+
+
+def _init_local(*, num_cpus: int, store_bytes: int) -> None:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        object_store_memory=max(store_bytes, _MIN_STORE_BYTES),
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )

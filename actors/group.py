@@ -1,0 +1,199 @@
+"""The actors of one run: build, wait until they are ready, look whether they live, close."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import ray
+from ray.actor import ActorHandle
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from actors.calls import Answer, as_hetero_error
+from actors.clients import Peer
+from actors.context import RunContext, role_resources
+from actors.naming import NAMESPACE, Member, Role
+from actors.reader import ReaderActor
+from actors.sequencer import SequencerActor
+from actors.server import ServerActor
+from actors.tower import TowerActor
+from hetero.errors import CapacityError, DeadlineError, UserError
+from hetero.records import JobSpec
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+_START_DEADLINE_S = 120.0
+_PING_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ping:
+    member: Member
+    sent_t: float
+
+
+class ActorGroup:
+    """All actors of a run, named `<run>/<role>/<index>`, each in its own bundle of one placement group.
+
+    Raises CapacityError when the cluster cannot hold them, UserError when a run of that name is alive there,
+    PeerLostError or DeadlineError naming an actor that does not start.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.members: dict[Member, ActorHandle] = {}
+        self._pings: dict[ray.ObjectRef, _Ping] = {}
+        self._next_pings_t = 0.0
+        self._placement: PlacementGroup | None = None
+        try:
+            self._placement = _reserve(context.job)
+            for bundle, member in enumerate(_members(context.run, context.job)):
+                self.members[member] = self._create(member, bundle)
+            self._await_start()
+        except BaseException:
+            self.close()
+            raise
+
+    def of(self, role: Role) -> list[Member]:
+        return [member for member in self.members if member.role is role]
+
+    def peer(self, member: Member) -> Peer:
+        return Peer(member, self.members[member], self.context.job.deadline_s)
+
+    def call(self, member: Member, method: str, *args: object, deadline_s: float | None = None) -> Answer[Any]:
+        """Begin a call; the answer's wait has the run's deadline unless another is given."""
+        ref = getattr(self.members[member], method).remote(*args)
+        deadline = self.context.job.deadline_s if deadline_s is None else deadline_s
+        return Answer(ref=ref, member=member, what=method, deadline_s=deadline)
+
+    def call_all(
+        self, members: Iterable[Member], method: str, *args: object, deadline_s: float | None = None
+    ) -> list[Any]:
+        """Call several at once and wait for all."""
+        answers = [self.call(member, method, *args, deadline_s=deadline_s) for member in members]
+        return [answer.result() for answer in answers]
+
+    def check_alive(self) -> None:
+        """Look at the pings under way and send new ones when due; never waits.
+
+        Raises PeerLostError for an actor that died, DeadlineError for one that has not answered for the run's deadline.
+        """
+        now = time.monotonic()
+        deadline_s = self.context.job.deadline_s
+        if self._pings:
+            done, _ = ray.wait(list(self._pings), num_returns=len(self._pings), timeout=0)
+            for ref in done:
+                member = self._pings.pop(ref).member
+                try:
+                    ray.get(ref)
+                except Exception as error:
+                    raise as_hetero_error(error, member=member, what="ping", deadline_s=deadline_s) from None
+        for ping in self._pings.values():
+            if now - ping.sent_t > deadline_s:
+                raise DeadlineError(
+                    f"{ping.member} has not answered for {now - ping.sent_t:.0f} s (limit {deadline_s:g} s): its "
+                    "process is stopped or its node is cut off"
+                )
+        if now >= self._next_pings_t:
+            waiting = {ping.member for ping in self._pings.values()}
+            for member, handle in self.members.items():
+                if member not in waiting:
+                    self._pings[handle.ping.remote()] = _Ping(member, now)
+            self._next_pings_t = now + _PING_EVERY_S
+
+    def close(self) -> None:
+        """End all actors and free what they held. Never raises: it runs after failures too."""
+        for handle in self.members.values():
+            with contextlib.suppress(Exception):
+                ray.kill(handle, no_restart=True)
+        self.members.clear()
+        if self._placement is not None:
+            with contextlib.suppress(Exception):
+                remove_placement_group(self._placement)
+            self._placement = None
+
+    def _create(self, member: Member, bundle: int) -> ActorHandle:
+        options: dict[str, Any] = {
+            "name": str(member),
+            "namespace": NAMESPACE,
+            "num_cpus": role_resources(self.context.job)[bundle]["CPU"],
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
+            "runtime_env": {"env_vars": _thread_variables(self.context.job, member.role)},
+        }
+        shell, extra = _SHELLS[member.role]
+        arguments = (self.context,) if member.role is Role.SEQUENCER else (self.context, member.index)
+        if member.role is Role.SEQUENCER:
+            job = self.context.job
+            extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
+        try:
+            handle: ActorHandle = ray.remote(**options, **extra)(shell).remote(*arguments)
+        except ValueError as error:
+            raise UserError(
+                f"a run named `{self.context.run}` is alive on this cluster ({member} exists); stop it, or give this "
+                "run another folder name"
+            ) from error
+        return handle
+
+    def _await_start(self) -> None:
+        deadline_t = time.monotonic() + _START_DEADLINE_S
+        answers = [self.call(member, "ping") for member in self.members]
+        for answer in answers:
+            left = max(0.1, deadline_t - time.monotonic())
+            try:
+                ray.get(answer.ref, timeout=left)
+            except Exception as error:
+                raise as_hetero_error(error, member=answer.member, what="start", deadline_s=_START_DEADLINE_S) from None
+
+
+_SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
+    Role.SEQUENCER: (SequencerActor, {}),
+    Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
+    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1}}),
+    Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1}}),
+}
+
+
+def _members(run: str, job: JobSpec) -> list[Member]:
+    counts = {
+        Role.SEQUENCER: 1,
+        Role.READER: job.readers.count,
+        Role.SERVER: job.servers.count,
+        Role.TOWER: job.towers.count,
+    }
+    return [Member(run, role, index) for role, count in counts.items() for index in range(count)]
+
+
+def _thread_variables(job: JobSpec, role: Role) -> dict[str, str]:
+    """Thread counts of OpenMP, MKL and numba in a role's process, set before any library is imported."""
+    threads = {
+        Role.SEQUENCER: 1,
+        Role.READER: job.readers.threads,
+        Role.SERVER: job.servers.threads,
+        Role.TOWER: job.towers.threads,
+    }[role]
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))
+
+
+def _reserve(job: JobSpec) -> PlacementGroup:
+    bundles = role_resources(job)
+    group = placement_group(bundles, strategy="PACK")
+    if not group.wait(timeout_seconds=job.deadline_s):
+        remove_placement_group(group)
+        needed = sum(bundle["CPU"] for bundle in bundles)
+        total = ray.cluster_resources().get("CPU", 0.0)
+        free = ray.available_resources().get("CPU", 0.0)
+        raise CapacityError(
+            f"the cluster has no room for this run: its {len(bundles)} actors ask for {needed:g} CPUs, {free:g} of "
+            f"{total:g} are free after {job.deadline_s:g} s; lower roles.* in the job, add nodes, or wait for "
+            "other runs"
+        )
+    return group

@@ -1,0 +1,63 @@
+"""A reader as an actor: one thread reads splits, another serves batches."""
+
+from __future__ import annotations
+
+import time
+
+import ray
+
+from actors.clients import Peer, RemoteSequencer
+from actors.context import RunContext
+from hetero.errors import ProtocolError
+from hetero.hardware.probe import peak_rss_bytes
+from hetero.loops.reader import Reader, read_splits
+from hetero.loops.run import DataPass, RoleReport
+from hetero.observe.spans import SpanTotals
+from hetero.records import Batch, Piece
+
+
+class ReaderActor:
+    """Shell of `hetero.loops.reader.Reader`."""
+
+    def __init__(self, context: RunContext, index: int) -> None:
+        context.enter()
+        self._job = context.job
+        self._index = index
+        self._reader: Reader | None = None
+        self._spans = SpanTotals()
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> None:
+        """Answer."""
+
+    def open(self, data: DataPass) -> None:
+        """Begin a phase."""
+        self._keep_spans()
+        self._reader = Reader(self._job, index=self._index, data=data.data, splits=data.splits)
+
+    def read(self, sequencer: Peer) -> None:
+        """Read splits until the phase needs no more."""
+        read_splits(self._opened(), RemoteSequencer(sequencer))
+
+    @ray.method(concurrency_group="serve")
+    def batch(self, piece: Piece) -> Batch:
+        return self._opened().batch(piece)
+
+    def role_report(self) -> RoleReport:
+        self._keep_spans()
+        return RoleReport(
+            name=f"reader/{self._index}",
+            spans=self._spans,
+            peak_rss_bytes=peak_rss_bytes(),
+            cpu_s=time.process_time(),
+        )
+
+    def _keep_spans(self) -> None:
+        if self._reader is not None:
+            self._spans = self._spans + self._reader.spans()
+            self._reader = None
+
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            raise ProtocolError(f"reader {self._index}: asked before a phase was opened")
+        return self._reader

@@ -1,0 +1,63 @@
+"""A server as an actor: pulls and pushes run one after the other in one lane; it never blocks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import ray
+
+from actors.context import RunContext
+from hetero.checkpoint.model import Part, read_rows, write_rows
+from hetero.exchange.messages import PullReply, PullRequest, PushReply, PushRequest
+from hetero.exchange.server import RowServer, ServerState
+from hetero.hardware.probe import peak_rss_bytes
+from hetero.loops.run import RoleReport
+from hetero.observe.spans import Span, SpanClock
+
+
+class ServerActor:
+    """Shell of `hetero.exchange.server.RowServer`."""
+
+    def __init__(self, context: RunContext, index: int) -> None:
+        context.enter()
+        self._job = context.job
+        self._index = index
+        self._server = RowServer(context.job)
+        self._clock = SpanClock()
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> None:
+        """Answer."""
+
+    def pull(self, request: PullRequest) -> PullReply:
+        with self._clock.span(Span.ROWS_PULL):
+            return self._server.pull(request)
+
+    def push(self, request: PushRequest) -> PushReply:
+        with self._clock.span(Span.ROWS_PUSH):
+            return self._server.push(request)
+
+    def state(self) -> ServerState:
+        return self._server.state()
+
+    def save(self, folder: Path) -> tuple[Part, ...]:
+        with self._clock.span(Span.SNAPSHOT_WRITE):
+            return write_rows(self._server.stores, self._job, folder=folder, server=self._index)
+
+    def load(self, folder: Path) -> int:
+        return read_rows(
+            self._server.stores,
+            self._job,
+            folder=folder,
+            server=self._index,
+            servers=self._job.servers.count,
+        )
+
+    def role_report(self) -> RoleReport:
+        return RoleReport(
+            name=f"server/{self._index}",
+            spans=self._clock.totals(),
+            peak_rss_bytes=peak_rss_bytes(),
+            cpu_s=time.process_time(),
+        )

@@ -1,0 +1,156 @@
+"""The supervisor: a `TrainingRun` on Ray. It lives in the driver; when it dies the job ends.
+
+A phase: open sequencer and readers, start every reader's and tower's loop with one long call each, watch them. Whatever
+fails ends the phase with an error that names the role; a dead actor explains the failures of those who waited for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+
+from actors.calls import Answer, as_hetero_error
+from actors.context import RunContext
+from actors.group import ActorGroup
+from actors.naming import Member, Role
+from actors.sequencer import SequencerNews
+from actors.tower import Peers, TowerNews
+from hetero.checkpoint.model import write_manifest
+from hetero.errors import DeadlineError, PeerLostError
+from hetero.loops.protocols import Phase
+from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.tower import Scores
+from hetero.records import JobSpec
+
+_LOOK_EVERY_S = 0.25
+_SETTLE_S = 3.0
+_FILE_DEADLINE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    member: Member
+    error: Exception
+
+
+class RayRun:
+    """A TrainingRun whose roles are actors. Raises what `ActorGroup` raises, TowerError and JobError."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.job: JobSpec = context.job
+        self._group = ActorGroup(context)
+        try:
+            self._connect_towers()
+        except BaseException:
+            self.close()
+            raise
+
+    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+        return TrainOutcome.of(self._run_phase(data, "train", watch))
+
+    def score(self, data: DataPass, *, watch: Watch) -> Scores:
+        return joined_scores(self._run_phase(data, "score", watch))
+
+    def save(self, folder: Path) -> None:
+        parts = self._group.call_all(
+            self._group.of(Role.SERVER), "save", folder.absolute(), deadline_s=_FILE_DEADLINE_S
+        )
+        tower = self._group.of(Role.TOWER)[0]
+        dense = self._group.call(tower, "save", folder.absolute(), deadline_s=_FILE_DEADLINE_S).result()
+        write_manifest(self.job, folder=folder, parts=[part for own in parts for part in own], dense_sha256=dense)
+
+    def load(self, folder: Path) -> None:
+        members = [*self._group.of(Role.SERVER), *self._group.of(Role.TOWER)]
+        self._group.call_all(members, "load", folder.absolute(), deadline_s=_FILE_DEADLINE_S)
+
+    def report(self) -> RunReport:
+        roles = self._group.call_all(self._group.members, "role_report")
+        servers = self._group.call_all(self._group.of(Role.SERVER), "state")
+        return RunReport(roles=tuple(roles), servers=tuple(servers))
+
+    def close(self) -> None:
+        self._group.close()
+
+    def _connect_towers(self) -> None:
+        group = self._group
+        towers = group.of(Role.TOWER)
+        peers = Peers(
+            sequencer=group.peer(group.of(Role.SEQUENCER)[0]),
+            readers=[group.peer(member) for member in group.of(Role.READER)],
+            servers=[group.peer(member) for member in group.of(Role.SERVER)],
+        )
+        rendezvous = group.call(towers[0], "rendezvous").result() if len(towers) > 1 else None
+        group.call_all(towers, "join", peers, rendezvous, deadline_s=2 * self.job.deadline_s)
+
+    def _run_phase(self, data: DataPass, method: str, watch: Watch) -> list[Any]:
+        """Run a phase to its end; the towers' results in tower order."""
+        group = self._group
+        sequencer = group.of(Role.SEQUENCER)[0]
+        readers, towers = group.of(Role.READER), group.of(Role.TOWER)
+        group.call_all([sequencer, *readers], "open", data)
+        work = [group.call(reader, "read", group.peer(sequencer)) for reader in readers]
+        results = [group.call(tower, method) for tower in towers]
+        self._watch_over([*work, *results], data=data, watch=watch)
+        watch(self._look(data.phase))
+        return [answer.result() for answer in results]
+
+    def _watch_over(self, work: Sequence[Answer], *, data: DataPass, watch: Watch) -> None:
+        """Wait until all work is done. Raises the failure that explains the others."""
+        under_way = {answer.ref: answer for answer in work}
+        while under_way:
+            done, _ = ray.wait(list(under_way), num_returns=len(under_way), timeout=_LOOK_EVERY_S)
+            failures = [failure for ref in done if (failure := _failure(under_way.pop(ref)))]
+            if failures:
+                raise self._explain(failures)
+            self._group.check_alive()
+            if under_way:
+                watch(self._look(data.phase))
+
+    def _explain(self, failures: Sequence[_Failure]) -> Exception:
+        """The root of several failures. A tower whose peer died may fail before that death is known here, so where
+        someone was lost every actor is asked once more, and one that is dead or silent comes first."""
+        for failure in failures:
+            if not isinstance(failure.error, PeerLostError):
+                return failure.error
+        pings = {self._group.call(member, "ping").ref: member for member in self._group.members}
+        done, silent = ray.wait(list(pings), num_returns=len(pings), timeout=_SETTLE_S)
+        for ref in done:
+            try:
+                ray.get(ref)
+            except Exception as error:
+                return as_hetero_error(error, member=pings[ref], what="ping", deadline_s=_SETTLE_S)
+        if silent:
+            names = ", ".join(str(pings[ref]) for ref in silent)
+            return DeadlineError(f"{names}: no answer for {_SETTLE_S:g} s; meanwhile: {failures[0].error}")
+        return failures[0].error
+
+    def _look(self, phase: Phase) -> RunProgress:
+        group = self._group
+        sequencer = cast(SequencerNews, group.call(group.of(Role.SEQUENCER)[0], "news").result())
+        towers = cast(list[TowerNews], group.call_all(group.of(Role.TOWER), "news"))
+        waits: dict[str, float] = {}
+        for tower in towers:
+            for role, seconds in tower.waits.items():
+                waits[role] = waits.get(role, 0.0) + seconds
+        return RunProgress(
+            phase=phase,
+            step=towers[0].step,
+            steps_total=sequencer.steps_total,
+            rows=sum(tower.rows for tower in towers),
+            loss=towers[0].loss,
+            waits=waits,
+            quality=sequencer.quality,
+        )
+
+
+def _failure(answer: Answer) -> _Failure | None:
+    try:
+        ray.get(answer.ref)
+    except Exception as error:
+        told = as_hetero_error(error, member=answer.member, what=answer.what, deadline_s=answer.deadline_s)
+        return _Failure(answer.member, told)
+    return None

@@ -1,0 +1,1 @@
+"""Rows between towers and servers: one client protocol (pull, push), gradients merged in a fixed order."""

@@ -1,0 +1,118 @@
+"""A tower's view of all servers as one table: route, ask every server at once, put the answers back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hetero.exchange.messages import (
+    Done,
+    Pending,
+    PullReply,
+    PullRequest,
+    Purpose,
+    PushReply,
+    PushRequest,
+    RejectedGradient,
+    ServerHandle,
+)
+from hetero.exchange.server import RowServer
+from hetero.keys.routing import Routed, Router, initial_owners
+from hetero.observe.spans import Span, SpanClock
+from hetero.records import F32, JobSpec, KeySet
+
+
+class RowClient(Protocol):
+    """What a tower needs of the servers."""
+
+    def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
+        """Rows of unique keys, one KeySet per group; returns per group float32 [U, E], writable and its own memory."""
+
+    def push(self, keys: Sequence[KeySet], gradients: Sequence[F32], *, step: int) -> None:
+        """Send merged gradients, per group float32 [U, E]. Returns once they are under way."""
+
+    def settle(self) -> PushSummary:
+        """Wait until every push so far is taken by its server; what happened to them since the last call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushSummary:
+    """Rows whose gradients were rejected since the last `settle`, with examples."""
+
+    rejected: int
+    examples: tuple[RejectedGradient, ...]
+
+
+class LocalServer:
+    """A server in this process, as a ServerHandle."""
+
+    def __init__(self, server: RowServer) -> None:
+        self._server = server
+
+    def pull(self, request: PullRequest) -> Pending[PullReply]:
+        return Done(self._server.pull(request))
+
+    def push(self, request: PushRequest) -> Pending[PushReply]:
+        return Done(self._server.push(request))
+
+
+class ShardedRowClient:
+    """RowClient over any number of servers; which server holds a row is decided by `hetero.keys.routing` alone."""
+
+    def __init__(self, job: JobSpec, *, tower: int, servers: Sequence[ServerHandle], clock: SpanClock) -> None:
+        self._job = job
+        self._tower = tower
+        self._clock = clock
+        self._servers = tuple(servers)
+        self._router = Router(job.groups, job.buckets, initial_owners(job.buckets, len(servers)))
+        self._sequences = [0] * len(servers)
+        self._under_way: list[Pending[PushReply]] = []
+
+    def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
+        routed = self._route(keys)
+        pending = [
+            server.pull(
+                PullRequest(
+                    tower=self._tower,
+                    step=step,
+                    purpose=purpose,
+                    keys=tuple(group[index].keys for group in routed),
+                )
+            )
+            for index, server in enumerate(self._servers)
+        ]
+        rows = tuple(
+            np.empty((len(group), spec.dim), np.float32) for group, spec in zip(keys, self._job.groups, strict=True)
+        )
+        for index, answer in enumerate(pending):
+            with self._clock.span(Span.WAIT_SERVER):
+                reply = answer.result()
+            for group, part in enumerate(reply.rows):
+                rows[group][routed[group][index].positions] = part
+        return rows
+
+    def push(self, keys: Sequence[KeySet], gradients: Sequence[F32], *, step: int) -> None:
+        routed = self._route(keys)
+        for index, server in enumerate(self._servers):
+            request = PushRequest(
+                tower=self._tower,
+                sequence=self._sequences[index],
+                step=step,
+                keys=tuple(group[index].keys for group in routed),
+                gradients=tuple(part[group[index].positions] for part, group in zip(gradients, routed, strict=True)),
+            )
+            self._sequences[index] += 1
+            self._under_way.append(server.push(request))
+
+    def settle(self) -> PushSummary:
+        with self._clock.span(Span.WAIT_SERVER):
+            replies = [pending.result() for pending in self._under_way]
+        self._under_way.clear()
+        examples = [example for reply in replies for example in reply.examples]
+        return PushSummary(rejected=sum(reply.rejected for reply in replies), examples=tuple(examples))
+
+    def _route(self, keys: Sequence[KeySet]) -> list[tuple[Routed, ...]]:
+        return [self._router.route(index, group) for index, group in enumerate(keys)]

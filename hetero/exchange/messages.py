@@ -1,0 +1,93 @@
+"""What travels between a tower and a server: frozen records of numpy arrays that cross processes as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from hetero.records import F32, KeySet
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Purpose(Enum):
+    """TRAIN pulls create missing rows; SCORE pulls read zeros for them and create nothing."""
+
+    TRAIN = "train"
+    SCORE = "score"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRequest:
+    """Rows one tower needs of one server for `step`. keys: one KeySet per group of the job."""
+
+    tower: int
+    step: int
+    purpose: Purpose
+    keys: tuple[KeySet, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullReply:
+    """rows: per group float32 [U, E], in the order of the request's keys."""
+
+    rows: tuple[F32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRequest:
+    """Gradients of `step` from one tower, duplicates already summed. sequence: 0, 1, 2, ... per tower and server.
+
+    gradients: per group float32 [U, E].
+    """
+
+    tower: int
+    sequence: int
+    step: int
+    keys: tuple[KeySet, ...]
+    gradients: tuple[F32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedGradient:
+    """A row whose gradient was not finite and therefore was not applied."""
+
+    step: int
+    table: str
+    key: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushReply:
+    """What the server did: the step is applied once every tower's push for it has arrived."""
+
+    applied: bool
+    rejected: int
+    examples: tuple[RejectedGradient, ...]
+
+
+class Pending(Protocol[T_co]):
+    """An answer under way."""
+
+    def result(self) -> T_co:
+        """Wait for the answer. Raises PeerLostError or DeadlineError naming whom it waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """An answer that is already here."""
+
+    value: T
+
+    def result(self) -> T:
+        return self.value
+
+
+class ServerHandle(Protocol):
+    """One server as a tower sees it: in this process, or an actor. Calls of one caller run in order."""
+
+    def pull(self, request: PullRequest) -> Pending[PullReply]: ...
+
+    def push(self, request: PushRequest) -> Pending[PushReply]: ...

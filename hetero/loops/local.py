@@ -1,0 +1,126 @@
+"""Everything in one process and one thread: for debugging, tests and small data. The loops are those of the actors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hetero.checkpoint.model import read_dense, read_rows, write_dense, write_manifest, write_rows
+from hetero.errors import JobError
+from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.server import RowServer
+from hetero.hardware.probe import peak_rss_bytes
+from hetero.keys.sequencer import Sequencer
+from hetero.loops.batches import InlineStream
+from hetero.loops.pace import Pace
+from hetero.loops.reader import Reader, make_sequencer
+from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
+from hetero.loops.tower import Scores, Tower, score, train
+from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
+from hetero.parallel.group import SoleTower
+from hetero.records import JobSpec
+
+_WATCH_EVERY_S = 0.25
+
+
+class LocalRun:
+    """A TrainingRun in this process. Sets torch's thread count to roles.towers.threads, as a tower's process does.
+
+    Raises JobError for a job with several towers.
+    """
+
+    def __init__(self, job: JobSpec, *, make_tower: Callable[[], nn.Module]) -> None:
+        if job.towers.count != 1:
+            raise JobError(
+                f"roles.towers: {job.towers.count} towers cannot run in one process; set roles.towers to 1 or leave "
+                "out --in-process"
+            )
+        torch.set_num_threads(job.towers.threads)
+        self.job = job
+        self._servers = [RowServer(job) for _ in range(job.servers.count)]
+        self._clock = SpanClock()
+        self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
+        handles = [LocalServer(server) for server in self._servers]
+        self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
+        self._tower = Tower(job, module=make_tower(), client=self._client, group=SoleTower(), clock=self._clock)
+
+    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+        readers, sequencer = self._open(data)
+        pace = Pace(_WATCH_EVERY_S)
+
+        def after_step(tower: Tower) -> None:
+            if pace.due():
+                watch(self._progress(data, sequencer))
+
+        log = train(self._tower, InlineStream(self.job, sequencer, readers), after_step=after_step)
+        watch(self._progress(data, sequencer))
+        self._collect(readers)
+        return TrainOutcome.of([log])
+
+    def score(self, data: DataPass, *, watch: Watch) -> Scores:
+        readers, sequencer = self._open(data)
+        scores = score(self._tower, InlineStream(self.job, sequencer, readers))
+        watch(self._progress(data, sequencer))
+        self._collect(readers)
+        return scores
+
+    def save(self, folder: Path) -> None:
+        parts = [
+            part
+            for index, server in enumerate(self._servers)
+            for part in write_rows(server.stores, self.job, folder=folder, server=index)
+        ]
+        dense = write_dense(self._tower.module, folder=folder)
+        write_manifest(self.job, folder=folder, parts=parts, dense_sha256=dense)
+
+    def load(self, folder: Path) -> None:
+        for index, server in enumerate(self._servers):
+            read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
+        read_dense(self._tower.module, folder=folder)
+
+    def report(self) -> RunReport:
+        peak, cpu_s = peak_rss_bytes(), time.process_time()
+        readers = [
+            RoleReport(name=f"reader/{index}", spans=spans, peak_rss_bytes=peak, cpu_s=spans.total_s)
+            for index, spans in enumerate(self._reader_spans)
+        ]
+        tower = RoleReport(name="tower/0", spans=self._clock.totals(), peak_rss_bytes=peak, cpu_s=cpu_s)
+        return RunReport(roles=(*readers, tower), servers=tuple(server.state() for server in self._servers))
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    def _open(self, data: DataPass) -> tuple[list[Reader], Sequencer]:
+        readers = [
+            Reader(self.job, index=index, data=data.data, splits=data.splits) for index in range(self.job.readers.count)
+        ]
+        sequencer = make_sequencer(
+            self.job,
+            data=data.data,
+            splits=len(data.splits),
+            epochs=data.epochs,
+            max_steps=data.max_steps,
+            towers=1,
+        )
+        return readers, sequencer
+
+    def _progress(self, data: DataPass, sequencer: Sequencer) -> RunProgress:
+        log = self._tower.log
+        return RunProgress(
+            phase=data.phase,
+            step=len(log.losses),
+            steps_total=sequencer.estimated_steps(),
+            rows=log.rows,
+            loss=log.losses[-1] if log.losses else None,
+            waits=self._clock.totals().waits,
+            quality=sequencer.drain_quality(),
+        )
+
+    def _collect(self, readers: list[Reader]) -> None:
+        for index, reader in enumerate(readers):
+            self._reader_spans[index] = merge_totals([self._reader_spans[index], reader.spans()])

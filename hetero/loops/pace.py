@@ -1,0 +1,22 @@
+"""Something done at most every so often inside a loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Pace:
+    """`due()` is true at most once every `every_s` seconds, the first time at once. `now`: a monotonic clock."""
+
+    def __init__(self, every_s: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._every_s = every_s
+        self._now = now
+        self._next = -float("inf")
+
+    def due(self) -> bool:
+        now = self._now()
+        if now < self._next:
+            return False
+        self._next = now + self._every_s
+        return True

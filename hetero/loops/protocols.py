@@ -1,0 +1,47 @@
+"""What the loops need of the other roles. Each has an implementation in this process and one over actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Protocol
+
+from hetero.exchange.messages import Pending
+from hetero.keys.sequencer import Claim, Turn
+from hetero.records import Batch, BatchSpec, Piece, SplitReport
+
+
+class Phase(Enum):
+    """What a pass over data is for: TRAIN changes the model, TEST scores rows with it."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+
+class SequencerForReader(Protocol):
+    """The sequencer as a reader sees it."""
+
+    def claim(self, reader: int) -> Claim: ...
+
+    def report(self, reader: int, report: SplitReport) -> None: ...
+
+
+class SequencerForTower(Protocol):
+    """The sequencer as a tower sees it."""
+
+    def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:
+        """The next batch, after noting the steps whose rows this tower has copied."""
+
+
+class ReaderForTower(Protocol):
+    """A reader as a tower sees it."""
+
+    def batch(self, piece: Piece) -> Pending[Batch]: ...
+
+
+class BatchStream(Protocol):
+    """Batches of one tower in step order."""
+
+    def __iter__(self) -> Iterator[tuple[BatchSpec, Batch]]: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,159 @@
+"""One run, whoever executes it: what a driver asks for and what it gets back.
+
+`LocalRun` (this package) does everything in one process and thread; the actors' supervisor does it on Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from hetero.data.sources import check_schema, list_splits
+from hetero.errors import DataError
+from hetero.exchange.messages import RejectedGradient
+from hetero.exchange.server import ServerState
+from hetero.keys.sequencer import InputQuality
+from hetero.loops.protocols import Phase
+from hetero.loops.tower import Scores, StepLog
+from hetero.observe.spans import SpanTotals
+from hetero.records import F64, DataSpec, JobSpec, SplitRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPass:
+    """Data a run reads, resolved to splits: what readers and sequencer are told at the start of a phase."""
+
+    phase: Phase
+    data: DataSpec
+    splits: tuple[SplitRef, ...]
+    epochs: int
+    max_steps: int | None
+
+    @staticmethod
+    def open(data: DataSpec, *, phase: Phase, epochs: int = 1, max_steps: int | None = None) -> DataPass:
+        """Find the files and check their columns. Raises DataError."""
+        check_schema(data)
+        splits = list_splits(data)
+        if not splits:
+            raise DataError(f"{', '.join(data.paths)}: no rows in any file; give files with data")
+        return DataPass(phase=phase, data=data, splits=splits, epochs=epochs, max_steps=max_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for."""
+
+    phase: Phase
+    step: int
+    steps_total: int | None
+    rows: int
+    loss: float | None
+    waits: Mapping[str, float]
+    quality: InputQuality
+
+
+Watch = Callable[[RunProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOutcome:
+    """What training did. losses float64 [steps], of the joint batch. rows: over all towers.
+
+    started_t, first_step_t, last_step_t: unix seconds. rejected_rows: gradients of rows not applied; rejected_dense:
+    steps in which a dense parameter's gradient was not finite, by parameter.
+    """
+
+    losses: F64
+    rows: int
+    started_t: float
+    first_step_t: float | None
+    last_step_t: float | None
+    rejected_rows: int
+    rejected_examples: tuple[RejectedGradient, ...]
+    rejected_dense: Mapping[str, int]
+
+    @staticmethod
+    def of(logs: Sequence[StepLog]) -> TrainOutcome:
+        """From the logs of all towers, in tower order."""
+        head = logs[0]
+        return TrainOutcome(
+            losses=np.asarray(head.losses, np.float64),
+            rows=sum(log.rows for log in logs),
+            started_t=head.started_t,
+            first_step_t=head.first_step_t,
+            last_step_t=head.last_step_t,
+            rejected_rows=sum(log.rejected_rows for log in logs),
+            rejected_examples=tuple(example for log in logs for example in log.rejected_examples),
+            rejected_dense=dict(head.rejected_dense),
+        )
+
+    @property
+    def training_s(self) -> float:
+        """Seconds from the start of training to the end of the last step."""
+        return (self.last_step_t or self.started_t) - self.started_t
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleReport:
+    """What one role spent. name: `tower/0` and the like. wall_s: since it began its work."""
+
+    name: str
+    spans: SpanTotals
+    peak_rss_bytes: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """roles: in the order sequencer, readers, servers, towers. servers: one state each."""
+
+    roles: tuple[RoleReport, ...]
+    servers: tuple[ServerState, ...]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows per table over all servers."""
+        total: dict[str, int] = {}
+        for server in self.servers:
+            for table, rows in server.rows.items():
+                total[table] = total.get(table, 0) + rows
+        return total
+
+
+class TrainingRun(Protocol):
+    """A job's roles, alive, in one process or many."""
+
+    @property
+    def job(self) -> JobSpec: ...
+
+    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+        """Train over the data. What `watch` raises ends the run."""
+
+    def score(self, data: DataPass, *, watch: Watch) -> Scores:
+        """Predict every row; rows in the order of towers, then steps."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model (`hetero.checkpoint.model`)."""
+
+    def load(self, folder: Path) -> None:
+        """Take rows and dense parameters from a model written by `save`."""
+
+    def report(self) -> RunReport: ...
+
+    def close(self) -> None: ...
+
+
+def joined_scores(parts: Sequence[Scores]) -> Scores:
+    """The scores of several towers, one after the other."""
+    weights = [part.weights for part in parts if part.weights is not None]
+    gauc_ids = [part.gauc_ids for part in parts if part.gauc_ids is not None]
+    return Scores(
+        labels=np.concatenate([part.labels for part in parts]),
+        predictions=np.concatenate([part.predictions for part in parts]),
+        weights=np.concatenate(weights) if weights else None,
+        gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
+    )

@@ -1,0 +1,198 @@
+"""A tower's steps: what happens between a batch and the updated model.
+
+Consumes   (BatchSpec, Batch)                   from a BatchStream
+Produces   gradients per unique row             to the servers
+           one sum over towers a step           dense gradients, loss
+Waits for  readers (next batch), servers (rows), towers (the sum)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from hetero.errors import NumericsError, TowerError
+from hetero.exchange.client import RowClient
+from hetero.exchange.messages import Purpose, RejectedGradient
+from hetero.loops.protocols import BatchStream
+from hetero.observe.spans import Span, SpanClock
+from hetero.parallel.dense import DenseStep, DenseUpdater
+from hetero.parallel.group import TowerGroup
+from hetero.records import F32, U64, Batch, BatchSpec, JobSpec
+from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
+from hetero.towers.losses import batch_loss, row_loss
+from hetero.towers.registry import batch_coupled_layers, check_logits
+
+_MAX_EXAMPLES = 8
+_MAX_STEPS_NOT_FINITE = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLog:
+    """What a tower's training did so far; losses are of the joint batch, equal on every tower.
+
+    started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    rows: int = 0
+    rejected_rows: int = 0
+    rejected_examples: list[RejectedGradient] = field(default_factory=list)
+    rejected_dense: dict[str, int] = field(default_factory=dict)
+    started_t: float = 0.0
+    first_step_t: float | None = None
+    last_step_t: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Predictions of one tower. labels, predictions, weights (or None) float32 [R]; gauc_ids uint64 [R] or None."""
+
+    labels: F32
+    predictions: F32
+    weights: F32 | None
+    gauc_ids: U64 | None
+
+
+class Tower:
+    """A model replica with what it needs to train: rows from a client, sums from a group.
+
+    Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
+    """
+
+    def __init__(
+        self, job: JobSpec, *, module: nn.Module, client: RowClient, group: TowerGroup, clock: SpanClock
+    ) -> None:
+        coupled = batch_coupled_layers(module)
+        if coupled and group.size > 1:
+            raise TowerError(
+                f"tower: {', '.join(coupled)} normalizes over the rows of one tower's batch, so {group.size} towers "
+                "would not equal one; use LayerNorm, or set roles.towers to 1"
+            )
+        self.module = module
+        self.log = StepLog()
+        self._job = job
+        self._client = client
+        self._group = group
+        self._clock = clock
+        self._layout = EmbeddingLayout.from_job(job)
+        self._row_loss = row_loss(job.tower.loss)
+        self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
+
+    def train_step(self, spec: BatchSpec, batch: Batch) -> float:
+        """Pull, forward, backward, push, update. Returns the loss of the joint batch.
+
+        Raises NumericsError when the loss has not been finite for several steps in a row; until then gradients that
+        are not finite are rejected and counted.
+        """
+        keys = [group.unique for group in batch.groups]
+        with self._clock.span(Span.ROWS_PULL):
+            pulled = self._client.pull(keys, step=spec.step, purpose=Purpose.TRAIN)
+        with self._clock.span(Span.TOWER_STEP):
+            rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
+            torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
+            logits = self._forward(batch, rows)
+            weights = None if batch.weights is None else torch.from_numpy(batch.weights)
+            labels = torch.from_numpy(batch.labels)
+            loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with self._clock.span(Span.ROWS_PUSH):
+            gradients = [_gradient(values) for values in rows]
+            self._client.push(keys, gradients, step=spec.step)
+            if self._group.size > 1:  # the sum below is the barrier after which every tower may pull the next step
+                self._note_rejected()
+        with self._clock.span(Span.GRADS_MERGE):
+            outcome = self._dense.step(loss)
+        self._note_step(batch, outcome)
+        self._check_finite(spec.step)
+        return outcome.loss
+
+    def score(self, batch: Batch, *, step: int) -> F32:
+        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created."""
+        with self._clock.span(Span.ROWS_PULL):
+            pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
+        with self._clock.span(Span.TOWER_STEP), torch.no_grad():
+            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled])
+            probabilities: F32 = torch.sigmoid(logits.float()).numpy()
+        return probabilities
+
+    def finish(self) -> None:
+        """Wait until every push has been applied."""
+        self._note_rejected()
+
+    def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
+        embeddings: Embeddings = embed(batch, rows, self._layout)
+        return check_logits(self.module(torch.from_numpy(batch.dense), embeddings), batch.rows)
+
+    def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
+        now = time.time()
+        self.log.losses.append(outcome.loss)
+        self.log.rows += batch.rows
+        for name in outcome.rejected:
+            self.log.rejected_dense[name] = self.log.rejected_dense.get(name, 0) + 1
+        self.log.first_step_t = self.log.first_step_t or now
+        self.log.last_step_t = now
+
+    def _check_finite(self, step: int) -> None:
+        recent = self.log.losses[-_MAX_STEPS_NOT_FINITE:]
+        if np.isfinite(recent[-1]) or len(recent) < _MAX_STEPS_NOT_FINITE or np.isfinite(recent).any():
+            return
+        self._note_rejected()
+        raise NumericsError(
+            f"step {step}: the loss has not been finite for {_MAX_STEPS_NOT_FINITE} steps (now {recent[-1]}; "
+            f"{self.log.rejected_rows} row gradients were rejected); lower tower.optimizer.lr or "
+            "tables[*].optimizer.lr, or look for extreme values in the dense features"
+        )
+
+    def _note_rejected(self) -> None:
+        settled = self._client.settle()
+        self.log.rejected_rows += settled.rejected
+        room = _MAX_EXAMPLES - len(self.log.rejected_examples)
+        self.log.rejected_examples += settled.examples[:room]
+
+
+def train(tower: Tower, batches: BatchStream, *, after_step: Callable[[Tower], None]) -> StepLog:
+    """Train on every batch of the stream, then wait for the servers."""
+    tower.module.train()
+    tower.log.started_t = time.time()
+    for spec, batch in batches:
+        tower.train_step(spec, batch)
+        after_step(tower)
+    tower.finish()
+    return tower.log
+
+
+def score(tower: Tower, batches: BatchStream) -> Scores:
+    """Predict every batch of the stream; no row is created, no parameter changes."""
+    tower.module.eval()
+    labels, predictions, weights, gauc_ids = [], [], [], []
+    for spec, batch in batches:
+        predictions.append(tower.score(batch, step=spec.step))
+        labels.append(batch.labels)
+        if batch.weights is not None:
+            weights.append(batch.weights)
+        if batch.gauc_ids is not None:
+            gauc_ids.append(batch.gauc_ids)
+    return Scores(
+        labels=np.concatenate(labels) if labels else np.empty(0, np.float32),
+        predictions=np.concatenate(predictions) if predictions else np.empty(0, np.float32),
+        weights=np.concatenate(weights) if weights else None,
+        gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
+    )
+
+
+def _gradient(rows: torch.Tensor) -> F32:
+    if rows.grad is None:
+        return np.zeros(tuple(rows.shape), np.float32)
+    gradient: F32 = rows.grad.numpy()
+    return gradient
+
+
+def _dropout_seed(seed: int, step: int, tower: int) -> int:
+    """Dropout depends on (job seed, step, tower) alone; distinct below 2^12 towers and 2^28 steps."""
+    return ((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF

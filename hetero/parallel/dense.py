@@ -1,0 +1,96 @@
+"""Dense parameters, replicated: gradients are summed over towers, then every tower takes the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import torch
+from torch import nn
+
+from hetero.errors import JobError
+from hetero.observe.spans import Span, SpanClock
+from hetero.parallel.group import TowerGroup
+from hetero.records import TowerSpec
+
+_OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters, lr, decay: torch.optim.SGD(parameters, lr=lr, weight_decay=decay),
+    "adagrad": lambda parameters, lr, decay: torch.optim.Adagrad(parameters, lr=lr, weight_decay=decay, eps=1e-8),
+    "adam": lambda parameters, lr, decay: torch.optim.Adam(parameters, lr=lr, weight_decay=decay),
+    "adamw": lambda parameters, lr, decay: torch.optim.AdamW(parameters, lr=lr, weight_decay=decay),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseStep:
+    """loss: weighted mean over all towers' rows. rejected: parameters whose gradient was not finite; then no
+    parameter was changed in this step."""
+
+    loss: float
+    rejected: tuple[str, ...]
+
+
+class DenseUpdater:
+    """Sums gradients and loss over the group in one collective and steps the optimizer.
+
+    Raises JobError for an optimizer that does not exist.
+    """
+
+    def __init__(self, module: nn.Module, spec: TowerSpec, *, group: TowerGroup, clock: SpanClock) -> None:
+        if spec.optimizer not in _OPTIMIZERS:
+            near = get_close_matches(spec.optimizer, _OPTIMIZERS, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise JobError(
+                f"tower.optimizer.name: unknown name `{spec.optimizer}`{hint} (one of {', '.join(_OPTIMIZERS)})"
+            )
+        self._named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self._group = group
+        self._clock = clock
+        parameters = [parameter for _, parameter in self._named]
+        self._optimizer = _OPTIMIZERS[spec.optimizer](parameters, spec.lr, spec.weight_decay) if parameters else None
+        size = sum(parameter.numel() for parameter in parameters)
+        device = parameters[0].device if parameters else torch.device("cpu")
+        self._flat = torch.zeros(size + 1, dtype=torch.float32, device=device)
+
+    def step(self, loss: torch.Tensor) -> DenseStep:
+        """Reduce, check, update. loss: this tower's share of the weighted mean (scalar)."""
+        flat = self._flat
+        start = 0
+        for _, parameter in self._named:
+            stop = start + parameter.numel()
+            if parameter.grad is None:
+                flat[start:stop] = 0
+            else:
+                flat[start:stop] = parameter.grad.reshape(-1)
+            start = stop
+        flat[start] = loss.detach()
+        with self._clock.span(Span.WAIT_TOWERS):
+            self._group.sum_(flat)
+        total = float(flat[start])
+        rejected: tuple[str, ...] = ()
+        if bool(torch.isfinite(flat[:start]).all()):
+            self._update(flat)
+        else:
+            rejected = self._not_finite(flat)
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)
+        return DenseStep(loss=total, rejected=rejected)
+
+    def _update(self, flat: torch.Tensor) -> None:
+        start = 0
+        for _, parameter in self._named:
+            stop = start + parameter.numel()
+            parameter.grad = flat[start:stop].view_as(parameter)
+            start = stop
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+    def _not_finite(self, flat: torch.Tensor) -> tuple[str, ...]:
+        names, start = [], 0
+        for name, parameter in self._named:
+            stop = start + parameter.numel()
+            if not bool(torch.isfinite(flat[start:stop]).all()):
+                names.append(name)
+            start = stop
+        return tuple(names)

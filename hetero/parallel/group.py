@@ -1,0 +1,106 @@
+"""The group of a job's towers: one collective per step sums dense gradients, loss and flags in rank order.
+
+A group of one needs no collective and runs the same code. Only a tower's step thread may call these methods.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from hetero.errors import DeadlineError, PeerLostError
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of a group find each other: host and port of rank 0's store."""
+
+    host: str
+    port: int
+
+
+class TowerGroup(Protocol):
+    """The towers that train one model together."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def sum_(self, values: torch.Tensor) -> None:
+        """Replace `values` (float32, any shape, equal on all ranks) by its sum over the ranks.
+
+        Raises PeerLostError or DeadlineError when a rank is gone or late.
+        """
+
+    def close(self) -> None: ...
+
+
+class SoleTower:
+    """A group of one."""
+
+    rank = 0
+    size = 1
+
+    def sum_(self, values: torch.Tensor) -> None:
+        """Sum over one rank: nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class CollectiveGroup:
+    """A group over torch.distributed: Gloo for tensors in host memory, NCCL for CUDA devices of one kind."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, *, rank: int, size: int, deadline_s: float, device: torch.device
+    ) -> None:
+        self._rank = rank
+        self._size = size
+        self._deadline_s = deadline_s
+        timeout = timedelta(seconds=deadline_s)
+        try:
+            store = dist.TCPStore(
+                rendezvous.host, rendezvous.port, world_size=size, is_master=rank == 0, timeout=timeout
+            )
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        except (RuntimeError, dist.DistError) as error:
+            raise DeadlineError(
+                f"tower {rank} of {size}: the group did not come together at {rendezvous.host}:{rendezvous.port} "
+                f"within {deadline_s:g} s: {error}"
+            ) from error
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def sum_(self, values: torch.Tensor) -> None:
+        try:
+            dist.all_reduce(values)
+        except (RuntimeError, dist.DistError) as error:
+            raise PeerLostError(
+                f"tower {self._rank} of {self._size}: the sum over all towers did not finish within "
+                f"{self._deadline_s:g} s; another tower is gone or late: {error}"
+            ) from error
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def free_rendezvous(host: str) -> Rendezvous:
+    """A port that is free on this machine now; called where rank 0 runs."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return Rendezvous(host, probe.getsockname()[1])
