@@ -1,0 +1,1 @@
+"""What a machine is: cores, memory, instruction sets, accelerators, disk, versions."""

@@ -1,0 +1,143 @@
+"""What a job's sections must agree on among themselves: names that refer to one another, counts that must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hetero.records import Pooling
+from pipelines.problems import Path, Problem, nearest
+from pipelines.schema import Dense, Sparse
+
+if TYPE_CHECKING:
+    from pipelines.job import Job
+
+MOST_TABLES = 1 << 16
+
+
+def check(job: Job) -> list[Problem]:
+    """Everything the sections disagree about; empty for a job that can run."""
+    return [
+        *_names(job),
+        *_columns(job),
+        *(p for number, feature in enumerate(job.features.sparse) for p in _sparse(job, number, feature)),
+        *_tables(job),
+        *_roles(job),
+    ]
+
+
+def logical_tables(job: Job) -> list[tuple[int, str]]:
+    """(number of the table entry, name of the feature that owns the rows), in job order, each pair once."""
+    pairs = (
+        (number, feature.keys_as or feature.name)
+        for number, table in enumerate(job.tables)
+        for feature in job.features.sparse
+        if table.name in (feature.tables or ())
+    )
+    return list(dict.fromkeys(pairs))
+
+
+def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:
+    return (("sparse", job.features.sparse), ("dense", job.features.dense))
+
+
+def _names(job: Job) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for kind, features in _by_kind(job):
+        for number, feature in enumerate(features):
+            here = f"features.{kind}[{number}]"
+            if feature.name in first:
+                yield Problem(
+                    ("features", kind, number, "name"),
+                    f"`{feature.name}` is the name of {first[feature.name]} too; names of features must differ "
+                    "(`column` may be the same)",
+                )
+            first.setdefault(feature.name, here)
+    seen: dict[str, int] = {}
+    for number, table in enumerate(job.tables):
+        if table.name in seen:
+            yield Problem(("tables", number, "name"), f"`{table.name}` is the name of tables[{seen[table.name]}] too")
+        seen.setdefault(table.name, number)
+    if not first:
+        yield Problem(("features",), "has neither sparse nor dense features; name at least one")
+
+
+def _columns(job: Job) -> Iterator[Problem]:
+    taken = {"label": job.data.label, "weight": job.data.weight}
+    for kind, features in _by_kind(job):
+        for number, feature in enumerate(features):
+            for role, column in taken.items():
+                if feature.column == column:
+                    yield Problem(
+                        ("features", kind, number, "column"),
+                        f"`{column}` is data.{role}; the model must not see it as a feature",
+                    )
+
+
+def _sparse(job: Job, number: int, feature: Sparse) -> Iterator[Problem]:
+    path: Path = ("features", "sparse", number)
+    tables = {table.name: table for table in job.tables}
+    names = feature.tables or ()
+    if not names:
+        yield Problem((*path, "tables"), "the feature is in no table, so nothing would see it; name one")
+    for position, name in enumerate(names):
+        here = (*path, "tables", position)
+        if name not in tables:
+            yield Problem(here, f"there is no table `{name}`{nearest(name, tables)}")
+        elif name in names[:position]:
+            yield Problem(here, f"`{name}` stands there twice")
+        elif feature.pooling is Pooling.NONE and tables[name].dim == 1:
+            yield Problem(
+                here,
+                f"`{name}` has dim 1, and a sequence (pooling `none`) needs a table of dim above 1; to use the "
+                "column there too, add a feature with pooling `sum` or `mean` and `keys_as`",
+            )
+    yield from _list_settings(path, feature)
+    if feature.keys_as is not None:
+        yield from _sharing((*path, "keys_as"), job.features.sparse, feature)
+
+
+def _list_settings(path: Path, feature: Sparse) -> Iterator[Problem]:
+    if feature.is_list and feature.buckets is not None:
+        yield Problem((*path, "buckets"), "works on one number a row, and the feature is a list")
+    if feature.is_list:
+        return
+    if feature.pooling is Pooling.NONE:
+        yield Problem((*path, "pooling"), "`none` hands over a sequence, and the feature is no list; set list: true")
+    if feature.max_length is not None:
+        yield Problem((*path, "max_length"), "has no effect on a feature that is no list; set list: true")
+
+
+def _sharing(path: Path, features: Sequence[Sparse], feature: Sparse) -> Iterator[Problem]:
+    others = {other.name: other for other in features if other.name != feature.name}
+    owner = others.get(feature.keys_as or "")
+    if owner is None:
+        yield Problem(path, f"there is no other feature `{feature.keys_as}`{nearest(str(feature.keys_as), others)}")
+    elif owner.keys_as is not None:
+        yield Problem(path, f"`{owner.name}` shares the rows of `{owner.keys_as}` itself; name that one")
+    elif (owner.ids, owner.buckets) != (feature.ids, feature.buckets):
+        yield Problem(
+            path,
+            f"`{owner.name}` makes its keys in another way (ids `{owner.ids.value}` and `{feature.ids.value}`, or "
+            "other buckets), so equal values would not meet in a row",
+        )
+
+
+def _tables(job: Job) -> Iterator[Problem]:
+    used = {name for feature in job.features.sparse for name in feature.tables or ()}
+    for number, table in enumerate(job.tables):
+        if table.name not in used:
+            yield Problem(
+                ("tables", number), f"no feature uses `{table.name}`; take it out or name it in a feature's tables"
+            )
+    if (count := len(logical_tables(job))) > MOST_TABLES:
+        yield Problem(("tables",), f"make {count} logical tables, the limit is {MOST_TABLES}")
+
+
+def _roles(job: Job) -> Iterator[Problem]:
+    if job.train.batch_size < job.roles.towers.count:
+        yield Problem(
+            ("train", "batch_size"),
+            f"{job.train.batch_size} rows a step cannot be dealt to {job.roles.towers.count} towers; raise it, or "
+            "lower roles.towers",
+        )

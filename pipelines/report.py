@@ -1,0 +1,157 @@
+"""What a run reached, as tables for people, drawn from its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hetero.observe.summary import Scores, Summary
+from pipelines.progress import duration
+
+MOST_TABLES = 12
+STEPS_OF_THE_FLOW = {
+    "data.batch": "files to batches",
+    "keys.window": "batches to unique keys",
+    "rows.pull": "keys to rows",
+    "tower.step": "rows to loss and gradients",
+    "grads.merge": "gradients summed over towers, dense update",
+    "rows.push": "gradients to rows",
+    "snapshot.write": "state to snapshot",
+    "wait.reader": "waiting for readers",
+    "wait.sequencer": "waiting for the sequencer",
+    "wait.server": "waiting for servers",
+    "wait.towers": "waiting for other towers",
+}
+
+
+def report(summary: Summary) -> RenderableType:
+    """The tables that end a run: quality beside the baseline's, speed, where the time went, rows, where it lies."""
+    parts: list[RenderableType] = [_quality(summary)] if summary.test_samples else []
+    parts.append(_facts(summary))
+    if summary.seconds:
+        parts.append(_time(summary))
+    if summary.rows:
+        parts.append(_rows(summary))
+    parts += _warnings(summary)
+    parts += [Text(""), Text(f"The run lies in {summary.run_folder}", style="bold")]
+    return Group(*parts)
+
+
+def scores_report(scores: Scores, *, of: str) -> RenderableType:
+    """The table that ends an evaluation. of: what was scored."""
+    table = _table("", "")
+    table.add_row("AUC", _score(scores.auc))
+    table.add_row("log loss", _score(scores.logloss))
+    _more_scores(table, scores)
+    table.add_row("rows/s", f"{scores.samples / max(scores.seconds, 1e-9):,.0f}")
+    return Group(_section(f"{of}, {scores.samples:,} rows", table), *_warnings(scores))
+
+
+def size(count: float) -> str:
+    """Bytes as people say them, in powers of 1024: `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _quality(summary: Summary) -> RenderableType:
+    baseline = summary.baseline
+    table = _table("", "this tower")
+    if baseline is not None:
+        table.add_column(baseline.name.replace("_", " "), justify="right")
+    rows = [("AUC", summary.auc, baseline.auc if baseline else None)]
+    rows.append(("log loss", summary.logloss, baseline.logloss if baseline else None))
+    for name, own, other in rows:
+        table.add_row(name, _score(own), *([_score(other)] if baseline else []))
+    _more_scores(table, summary)
+    return _section(f"{summary.name}, {summary.test_samples:,} test rows", table)
+
+
+def _more_scores(table: Table, scores: Summary | Scores) -> None:
+    rest = [""] * (len(table.columns) - 2)
+    for name, value in (
+        ("normalized entropy", scores.normalized_entropy),
+        ("calibration", scores.calibration),
+        ("GAUC", scores.gauc),
+    ):
+        if value is not None:
+            table.add_row(name, _score(value), *rest)
+
+
+def _warnings(scores: Summary | Scores) -> list[Text]:
+    return [Text(f"warning: {warning}", style="yellow") for warning in scores.warnings]
+
+
+def _facts(summary: Summary) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for name, value in _fact_rows(summary):
+        table.add_row(name, value)
+    return _section("speed and size", table)
+
+
+def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield "ran", summary.placement.replace("_", " ")
+    yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
+    yield "rows/s", f"{summary.samples_per_s:,.0f}"
+    yield "whole run", duration(summary.wall_s)
+    if summary.time_to_first_step_s is not None:
+        yield "first step done after", duration(summary.time_to_first_step_s)
+    yield "rows in the tables", f"{sum(summary.rows.values()):,}"
+    if summary.peak_rss_bytes:
+        peaks = sorted(summary.peak_rss_bytes.items(), key=lambda item: -item[1])
+        yield "peak memory", ", ".join(f"{role} {size(peak)}" for role, peak in peaks[:4])
+    yield "rows left out as malformed", f"{summary.malformed:,}"
+    if summary.rejected_gradients:
+        yield "gradients rejected", ", ".join(f"{name} {n:,}" for name, n in summary.rejected_gradients.items())
+
+
+def _time(summary: Summary) -> RenderableType:
+    table = _table("span", "seconds", "share")
+    table.add_column("", no_wrap=True, style="dim")
+    total = sum(summary.seconds.values()) or 1.0
+    for span, seconds in summary.seconds.items():
+        table.add_row(span, f"{seconds:,.2f}", f"{seconds / total:.0%}", STEPS_OF_THE_FLOW.get(span, ""))
+    return _section("where the towers' time went", table, *_waits(summary))
+
+
+def _waits(summary: Summary) -> Iterator[RenderableType]:
+    yield Text(f"Towers waited {summary.wait_fraction:.1%} of their time.")
+    for waiter, waits in summary.waits.items():
+        text = ", ".join(f"{role} {seconds:,.2f} s" for role, seconds in waits.items() if seconds > 0)
+        if text:
+            yield Text(f"{waiter} waited for {text}")
+
+
+def _rows(summary: Summary) -> RenderableType:
+    table = _table("table", "rows")
+    largest = sorted(summary.rows.items(), key=lambda item: -item[1])
+    for name, count in largest[:MOST_TABLES]:
+        table.add_row(name, f"{count:,}")
+    if len(largest) > MOST_TABLES:
+        rest = largest[MOST_TABLES:]
+        table.add_row(f"{len(rest)} more", f"{sum(count for _, count in rest):,}")
+    return _section("rows in the tables", table)
+
+
+def _table(first: str, *numbers: str) -> Table:
+    """A table whose columns after the first are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=any((first, *numbers)), show_edge=False, pad_edge=False)
+    table.add_column(first)
+    for number in numbers:
+        table.add_column(number, justify="right")
+    return table
+
+
+def _section(title: str, *parts: RenderableType) -> RenderableType:
+    """Parts under a title, with a line of room above."""
+    return Group(Text(""), Text(title, style="bold"), *parts)
+
+
+def _score(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"

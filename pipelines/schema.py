@@ -1,0 +1,333 @@
+"""The job file as typed sections: what may be written, its defaults and its limits.
+
+Every section refuses names it does not know. Defaults that depend on other fields are filled in on reading, so that
+a `Job` has nothing left open but what only the data can say (mean and standard deviation of dense features).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator, model_validator
+
+from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling
+
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
+MODES_LATER = ("bounded", "async", "geo")
+
+
+def _one_or_more(value: object) -> object:
+    """A single path stands for a list of one, null for none; path objects are taken as their text."""
+    if value is None:
+        return ()
+    if isinstance(value, (str, os.PathLike)):
+        value = [value]
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in value]
+
+
+def _count(value: object) -> object:
+    """`servers: 2` stands for `servers: {count: 2}`."""
+    return {"count": value} if not isinstance(value, (Mapping, BaseModel)) else value
+
+
+def _mode(value: object) -> object:
+    if value in MODES_LATER:
+        raise ValueError(f"`{value}` is not supported yet; this version trains in `sync`")
+    return value
+
+
+Text = Annotated[str, Strict(), Field(min_length=1)]
+Name = Annotated[str, Strict(), Field(pattern=NAME)]
+Flag = Annotated[bool, Strict()]
+Count = Annotated[int, Strict(), Field(ge=1)]
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Strict(), Field(ge=0, le=1)]
+Beta = Annotated[float, Strict(), Field(ge=0, lt=1)]
+Paths = Annotated[tuple[Text, ...], BeforeValidator(_one_or_more)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and strict about names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Data(Section):
+    """What to read. Paths may be files, folders, globs or URIs of a pyarrow file system, and hold `${VAR}`.
+
+    A relative path is looked for in the current directory first, then beside the job file.
+    label: column of 0 and 1. weight: column of sample weights. gauc: column whose values group rows for GAUC.
+    columns: names, for text files without a header. max_malformed_fraction: above it the run fails.
+    text_block_bytes: size of the parts that text files are read in.
+    """
+
+    train: Annotated[Paths, Field(min_length=1)]
+    test: Paths = ()
+    format: Format = Format.AUTO
+    label: Text = "label"
+    weight: Text | None = None
+    gauc: Text | None = None
+    columns: tuple[Text, ...] | None = None
+    max_malformed_fraction: Fraction = 0.0
+    shuffle: Flag = True
+    text_block_bytes: Annotated[int, Strict(), Field(ge=1 << 10)] = 16 << 20
+
+
+class Sparse(Section):
+    """A column of ids.
+
+    column: default, the feature's name. keys_as: another feature whose rows this one shares. tables: default, every
+    table (for a sequence, every table of dim above 1). list: several values a row. pooling: how they become
+    one input; `none` hands the tower the sequence. max_length: longer lists keep their last values. ids: how
+    values become keys. missing: of a scalar column, `key` (a key of its own) or `skip` (zeros). separator: of
+    lists in text files. buckets: the column is a number and its key is how many of these boundaries are <= it.
+    """
+
+    name: Name
+    column: str = ""
+    keys_as: Name | None = None
+    tables: tuple[Name, ...] | None = None
+    is_list: Flag = Field(default=False, alias="list")
+    pooling: Pooling = Pooling.SUM
+    max_length: Count | None = None
+    ids: IdKind = IdKind.AUTO
+    missing: Missing = Missing.KEY
+    separator: Annotated[str, Strict(), Field(min_length=1, max_length=1)] = "|"
+    buckets: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _column_is_name(cls, raw: object) -> object:
+        return _with_default(raw, "column", lambda given: given.get("name"))
+
+    @field_validator("buckets")
+    @classmethod
+    def _increasing(cls, buckets: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        for left, right in zip(buckets or (), (buckets or ())[1:], strict=False):
+            if right <= left:
+                raise ValueError(f"must increase, got {left:g} before {right:g}")
+        return buckets
+
+
+class Dense(Section):
+    """A column of numbers. column: default, the feature's name. transform: none, log (sign(x) log(1 + |x|)) or
+    standard ((x - mean) / std). fill: stands for a missing value, before the transform. mean, std: of `standard`;
+    default, those of the training data."""
+
+    name: Name
+    column: str = ""
+    transform: DenseTransform = DenseTransform.NONE
+    fill: Number = 0.0
+    mean: Number | None = None
+    std: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _column_is_name(cls, raw: object) -> object:
+        return _with_default(raw, "column", lambda given: given.get("name"))
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Dense:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("mean and std go together; give both, or neither to take them from the training data")
+        if self.mean is not None and self.transform is not DenseTransform.STANDARD:
+            raise ValueError(f"mean and std have no effect with transform `{self.transform.value}`; use `standard`")
+        return self
+
+
+class Features(Section):
+    """Columns the model sees; their order is that of the tower's inputs."""
+
+    sparse: tuple[Sparse, ...] = ()
+    dense: tuple[Dense, ...] = ()
+
+
+class Sgd(Section):
+    """w -= lr * g."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: Positive = 0.05
+    l2: NotNegative = 0.0
+
+
+class Adagrad(Section):
+    """One accumulator a weight."""
+
+    name: Literal["adagrad"] = "adagrad"
+    lr: Positive = 0.05
+    eps: NotNegative = 1e-8
+    initial_accumulator: NotNegative = 0.0
+    l2: NotNegative = 0.0
+
+
+class RowwiseAdagrad(Section):
+    """One accumulator a row, of the mean squared gradient."""
+
+    name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
+    lr: Positive = 0.05
+    eps: NotNegative = 1e-8
+    initial_accumulator: NotNegative = 0.0
+    l2: NotNegative = 0.0
+
+
+class Adam(Section):
+    """Adam on the rows a step touches; each row counts its own steps."""
+
+    name: Literal["adam"] = "adam"
+    lr: Positive = 0.001
+    eps: NotNegative = 1e-8
+    beta1: Beta = 0.9
+    beta2: Beta = 0.999
+    l2: NotNegative = 0.0
+
+
+class Ftrl(Section):
+    """FTRL-proximal, as in McMahan et al. 2013; lr is its alpha."""
+
+    name: Literal["ftrl"] = "ftrl"
+    lr: Positive = 0.1
+    beta: NotNegative = 1.0
+    l1: NotNegative = 0.0
+    l2: NotNegative = 0.0
+    initial_accumulator: NotNegative = 0.0
+
+
+RowOptimizerSection = Annotated[Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl, Field(discriminator="name")]
+
+
+class Init(Section):
+    """First weights of a row: zeros, uniform in [-scale, scale), or normal with standard deviation scale."""
+
+    kind: Initializer = Initializer.UNIFORM
+    scale: NotNegative = 0.01
+
+
+class Table(Section):
+    """A template: each feature that uses it gets a logical table `<table>/<feature>` of its own, so that equal ids of
+    unlike features never meet in a row; features with `keys_as` share theirs. Logical tables of equal dim, optimizer
+    and init are stored together. init: default, zeros for dim 1 and uniform 0.01 above."""
+
+    name: Name
+    dim: Annotated[int, Strict(), Field(ge=1, le=4096)]
+    optimizer: RowOptimizerSection = RowwiseAdagrad()
+    init: Init = Init()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _init_by_dim(cls, raw: object) -> object:
+        return _with_default(raw, "init", lambda given: {"kind": "zeros"} if given.get("dim") == 1 else {})
+
+
+class TowerOptimizer(Section):
+    """Optimizer of the tower's dense parameters."""
+
+    name: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"
+    lr: Positive = 1e-3
+    weight_decay: NotNegative = 0.0
+
+
+class Tower(Section):
+    """The dense model. name: a built-in tower, or `package.module:Class` of an nn.Module of one's own. args: its
+    keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name."""
+
+    name: Text
+    args: dict[Text, object] = {}
+    optimizer: TowerOptimizer = TowerOptimizer()
+    loss: Literal["bce"] = "bce"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_or_class(cls, raw: object) -> object:
+        if isinstance(raw, str):
+            return {"name": raw}
+        if isinstance(raw, type):
+            return {"name": import_path(raw)}
+        if isinstance(raw, Mapping) and "class" in raw:
+            if "name" in raw:
+                raise ValueError("give `name` or `class`, not both")
+            rest = {key: value for key, value in raw.items() if key != "class"}
+            return {"name": import_path(raw["class"]), **rest}
+        return raw
+
+    @field_validator("args")
+    @classmethod
+    def _plain(cls, args: dict[str, object]) -> dict[str, object]:
+        return {name: _plain_value(name, value) for name, value in args.items()}
+
+
+class Train(Section):
+    """batch_size: rows of one step, all towers together. max_steps: stop there, whatever the epochs. mode: how
+    towers keep in step; `sync` is what this version offers."""
+
+    batch_size: Count = 1024
+    epochs: Count = 1
+    max_steps: Count | None = None
+    mode: Annotated[Literal["sync"], BeforeValidator(_mode)] = "sync"
+
+
+class Role(Section):
+    """How many actors, and how many threads each of them computes with. A bare number is a count."""
+
+    count: Count = 1
+    threads: Count = 1
+
+
+class Roles(Section):
+    """Who takes part, besides the one sequencer."""
+
+    readers: Annotated[Role, BeforeValidator(_count)] = Role()
+    servers: Annotated[Role, BeforeValidator(_count)] = Role()
+    towers: Annotated[Role, BeforeValidator(_count)] = Role()
+
+
+class Run(Section):
+    """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
+    the run fails with the other's name."""
+
+    folder: str = ""
+    deadline_s: Positive = 20.0
+
+
+def import_path(tower: object) -> str:
+    """`module:Class` of a class that can be imported by it, those of `__main__` included.
+
+    Raises ValueError for anything else, such as a class made inside a function.
+    """
+    if not isinstance(tower, type):
+        raise ValueError(f"`class` must be a class, got {tower!r}; in a job file write `name: package.module:Class`")
+    here: object = sys.modules.get(tower.__module__)
+    for part in tower.__qualname__.split("."):
+        here = getattr(here, part, None)
+    if here is not tower:
+        raise ValueError(
+            f"class {tower.__qualname__} of {tower.__module__} cannot be imported by its name, so actors could not "
+            "build it; define it at the top level of a module"
+        )
+    return f"{tower.__module__}:{tower.__qualname__}"
+
+
+def _with_default(raw: object, name: str, make: object) -> object:
+    """`raw` with `name` filled in when a mapping lacks it. make: from the mapping to the value; None fills nothing."""
+    if not isinstance(raw, Mapping) or name in raw or not callable(make):
+        return raw
+    value = make(raw)
+    return {**raw, name: value} if isinstance(value, (str, dict)) else raw
+
+
+def _plain_value(name: str, value: object) -> object:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain_value(name, item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain_value(name, item) for key, item in value.items()}
+    raise ValueError(
+        f"`{name}` is a {type(value).__name__}; a job file cannot hold it, give numbers, text, lists or mappings"
+    )

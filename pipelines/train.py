@@ -1,0 +1,203 @@
+"""Train a job to its end: the whole flow of a run.
+
+files -> batches -> working sets -> rows -> loss -> gradients -> rows     hetero.loops, by the run's roles
+test files -> scores -> metrics                                           the same roles, no row created
+model, summary, losses -> the run's folder
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hetero.hardware.probe import library_versions, probe_machine
+from hetero.loops.protocols import Phase
+from hetero.loops.run import DataPass, RunReport, TrainOutcome
+from hetero.loops.warm import warm_kernels
+from hetero.metrics.report import MetricReport
+from hetero.observe.events import EventLog
+from hetero.observe.logs import setup_logging
+from hetero.observe.run_folder import RunFolder, write_whole
+from hetero.observe.spans import merge_totals
+from hetero.observe.summary import Baseline, Summary
+from hetero.records import JobSpec
+from pipelines.build import Placement, check_tower, opened_run, tower_class_of
+from pipelines.evaluate import metrics_of
+from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
+from pipelines.progress import Progress
+from pipelines.watching import Watcher
+
+_LOG = logging.getLogger(__name__)
+MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What a run came to, before it is put in words."""
+
+    outcome: TrainOutcome
+    metrics: MetricReport | None
+    report: RunReport
+    malformed: int
+
+
+def fit(
+    job: Job,
+    *,
+    run_folder: Path,
+    progress: Progress,
+    address: str | None = None,
+    in_process: bool = False,
+) -> Summary:
+    """Train, score the test data, write the run's folder; see `Job.fit`.
+
+    Raises UserError for what the user can mend, HeteroError for a run that failed.
+    """
+    started_t = time.time()
+    job = complete(job)
+    spec = resolve(job)
+    placement = Placement(in_process=in_process, address=address)
+    check_tower(spec, tower_class=tower_class_of(job.tower.name))
+    train_data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
+    test_data = None if spec.test is None else DataPass.open(spec.test, phase=Phase.TEST)
+    with (
+        RunFolder.create(run_folder) as folder,
+        EventLog(folder.events, run=folder.name, role="driver") as events,
+    ):
+        setup_logging(role="driver", file=folder.log)
+        write_whole(folder.resolved_job, dump_resolved(job))
+        events.event("run.started", job=job.name, placement=str(placement))
+        watcher = Watcher(spec, folder=folder, events=events, progress=progress)
+        try:
+            result = _execute(
+                job,
+                spec,
+                folder=folder,
+                placement=placement,
+                train=train_data,
+                test=test_data,
+                watcher=watcher,
+                progress=progress,
+            )
+            baseline = None if job.baseline is None else _baseline(job, test=test_data, progress=progress)
+        except BaseException as error:
+            events.event("run.failed", error=type(error).__name__, message=str(error))
+            raise
+        np.save(folder.losses, result.outcome.losses)
+        summary = _summary(job, result, folder=folder, placement=placement, baseline=baseline, started_t=started_t)
+        _write_spans(events, result.report)
+        events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
+        summary.write(folder.summary)
+        return summary
+
+
+def _execute(
+    job: Job,
+    spec: JobSpec,
+    *,
+    folder: RunFolder,
+    placement: Placement,
+    train: DataPass,
+    test: DataPass | None,
+    watcher: Watcher,
+    progress: Progress,
+) -> _Result:
+    """Build the roles, train, score, save the model."""
+    progress.phase("compiling kernels (cached for the next run)")
+    seconds = warm_kernels(spec)
+    _LOG.debug("kernels were ready after %.1f s", seconds)
+    progress.phase(f"starting {_roles(spec)}, {placement}")
+    with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class_of(job.tower.name)) as run:
+        watcher.begin(Phase.TRAIN, train.data)
+        outcome = run.train(train, watch=watcher.look)
+        watcher.end(Phase.TRAIN)
+        watcher.note_rejected(outcome)
+        metrics = None
+        if test is not None:
+            watcher.begin(Phase.TEST, test.data)
+            metrics = metrics_of(run.score(test, watch=watcher.look))
+            watcher.end(Phase.TEST)
+        progress.phase("writing the model")
+        run.save(folder.path / MODEL)
+        return _Result(outcome=outcome, metrics=metrics, report=run.report(), malformed=watcher.malformed)
+
+
+def _roles(spec: JobSpec) -> str:
+    counts = {"reader": spec.readers.count, "server": spec.servers.count, "tower": spec.towers.count}
+    return ", ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts.items())
+
+
+def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baseline | None:
+    """The simple tower on the same features, split, seed and epochs, in this process."""
+    if test is None:
+        return None
+    started_t = time.time()
+    progress.phase(f"training the baseline, {job.baseline}")
+    plain = baseline_job(job)
+    spec = resolve(plain)
+    spec = replace(spec, towers=replace(spec.towers, count=1), servers=replace(spec.servers, count=1))
+    train = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
+    warm_kernels(spec)
+    with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:
+        run.train(train, watch=lambda _: None)
+        metrics = metrics_of(run.score(test, watch=lambda _: None))
+    return Baseline(name=plain.tower.name, auc=metrics.auc, logloss=metrics.logloss, seconds=time.time() - started_t)
+
+
+def _summary(
+    job: Job, result: _Result, *, folder: RunFolder, placement: Placement, baseline: Baseline | None, started_t: float
+) -> Summary:
+    outcome, metrics, report = result.outcome, result.metrics, result.report
+    rejected = {"rows": outcome.rejected_rows, **{f"dense/{name}": n for name, n in outcome.rejected_dense.items()}}
+    return Summary(
+        name=job.name,
+        run_folder=str(folder.path),
+        seed=job.seed,
+        placement=str(placement),
+        steps=len(outcome.losses),
+        samples=outcome.rows,
+        samples_per_s=outcome.rows / outcome.training_s if outcome.training_s else 0.0,
+        wall_s=time.time() - started_t,
+        auc=metrics.auc if metrics else None,
+        logloss=metrics.logloss if metrics else None,
+        normalized_entropy=metrics.normalized_entropy if metrics else None,
+        calibration=metrics.calibration if metrics else None,
+        gauc=metrics.gauc if metrics else None,
+        test_samples=metrics.rows if metrics else 0,
+        final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
+        time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
+        wait_fraction=outcome.wait_s / (outcome.training_s * len(report.towers)) if outcome.training_s else 0.0,
+        seconds=merge_totals(role.spans for role in report.towers).by_name(),
+        waits={role.name: role.spans.waits for role in report.roles if role.spans.waits},
+        rows=report.rows,
+        peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
+        malformed=result.malformed,
+        rejected_gradients={name: count for name, count in rejected.items() if count},
+        warnings=_warnings(outcome, metrics),
+        losses=folder.losses.name,
+        baseline=baseline,
+        versions=library_versions(),
+        hardware=probe_machine(disk_path=folder.path).to_dict(),
+    )
+
+
+def _warnings(outcome: TrainOutcome, metrics: MetricReport | None) -> tuple[str, ...]:
+    found = [warning.message for warning in metrics.warnings] if metrics else []
+    if outcome.rejected_rows:
+        names = ", ".join(f"{e.table} key {e.key} in step {e.step}" for e in outcome.rejected_examples[:3])
+        found.append(f"{outcome.rejected_rows} row gradients were not finite and were not applied: {names}")
+    found += [
+        f"the gradient of {name} was not finite in {steps} steps, in which no dense parameter was changed"
+        for name, steps in outcome.rejected_dense.items()
+    ]
+    return tuple(found)
+
+
+def _write_spans(events: EventLog, report: RunReport) -> None:
+    for role in report.roles:
+        for span, seconds in role.spans.seconds.items():
+            events.span(span, seconds=seconds, role=role.name, count=role.spans.counts[span])

@@ -1,0 +1,84 @@
+"""Watching a run from the driver: progress for people, steps for the event log, malformed rows to their file."""
+
+from __future__ import annotations
+
+import time
+
+from hetero.data.malformed import CheckPoint, MalformedLog
+from hetero.loops.protocols import Phase
+from hetero.loops.run import RunProgress, TrainOutcome
+from hetero.metrics.throughput import Throughput
+from hetero.observe.events import EventLog
+from hetero.observe.run_folder import RunFolder
+from hetero.records import DataSpec, JobSpec
+from pipelines.progress import Progress, ProgressRecord
+
+
+class Watcher:
+    """Looks at a run a few times a second. Raises DataError from `look` when too many rows are malformed."""
+
+    def __init__(self, job: JobSpec, *, folder: RunFolder, events: EventLog, progress: Progress) -> None:
+        self._job = job
+        self._folder = folder
+        self._events = events
+        self._progress = progress
+        self._rate = Throughput()
+        self._logs: list[MalformedLog] = []
+        self._started_t = time.monotonic()
+        self._last_step = 0
+        self._last_rows = 0
+
+    @property
+    def malformed(self) -> int:
+        """Rows left out so far, of all data."""
+        return sum(log.malformed for log in self._logs)
+
+    def begin(self, phase: Phase, data: DataSpec) -> None:
+        """A phase starts."""
+        self._logs.append(MalformedLog(self._folder.malformed, max_fraction=data.max_malformed_fraction))
+        self._started_t = time.monotonic()
+        self._rate = Throughput()
+        self._events.event(f"{phase.value}.started")
+        self._progress.phase("training" if phase is Phase.TRAIN else "scoring the test data")
+
+    def look(self, now: RunProgress) -> None:
+        """Pass on what is new."""
+        self._logs[-1].add(now.quality.malformed, rows_read=now.quality.rows_read)
+        self._logs[-1].check(CheckPoint.EARLY)
+        if now.phase is not Phase.TRAIN or now.loss is None or now.step == self._last_step:
+            return
+        self._rate.add(now.rows - self._last_rows)
+        self._last_step, self._last_rows = now.step, now.rows
+        rows_per_s = self._rate.report().recent_rows_per_s
+        elapsed = max(time.monotonic() - self._started_t, 1e-9)
+        towers = self._job.towers.count
+        self._events.step(now.step, loss=now.loss, rows=now.rows, rows_per_s=rows_per_s)
+        self._progress.update(
+            ProgressRecord(
+                step=now.step,
+                steps_total=now.steps_total,
+                rows=now.rows,
+                rows_per_s=rows_per_s,
+                loss=now.loss,
+                seconds_left=_seconds_left(now, rows_per_s),
+                waits={role: seconds / (elapsed * towers) for role, seconds in now.waits.items()},
+            )
+        )
+
+    def end(self, phase: Phase) -> None:
+        """A phase is over: the last word on malformed rows."""
+        self._logs[-1].check(CheckPoint.PASS_END)
+        self._events.event(f"{phase.value}.finished", malformed=self._logs[-1].malformed)
+
+    def note_rejected(self, outcome: TrainOutcome) -> None:
+        """Name the gradients that were not finite."""
+        for example in outcome.rejected_examples:
+            self._events.event("gradient.rejected", step=example.step, table=example.table, key=example.key)
+        for name, steps in outcome.rejected_dense.items():
+            self._events.event("gradient.rejected", parameter=name, steps=steps)
+
+
+def _seconds_left(now: RunProgress, rows_per_s: float) -> float | None:
+    if now.steps_total is None or now.step == 0 or rows_per_s <= 0:
+        return None
+    return (now.steps_total - now.step) * (now.rows / now.step) / rows_per_s
