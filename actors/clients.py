@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from ray.actor import ActorHandle
+from typing import Any
 
 from actors.calls import Answer
 from actors.naming import Member
@@ -16,10 +15,10 @@ from hetero.records import Batch, BatchSpec, Piece, SplitReport
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """An actor another actor calls, by its name and with the run's deadline."""
+    """An actor another actor calls: its name, the run's deadline, and Ray's handle, whose methods have no types."""
 
     member: Member
-    handle: ActorHandle
+    handle: Any
     deadline_s: float
 
 
@@ -83,5 +82,5 @@ class RemoteSequencer:
         answer: Answer[BatchSpec | Turn] = self._answer(ref, "take")
         return answer.result()
 
-    def _answer(self, ref: object, what: str) -> Answer:
+    def _answer(self, ref: Any, what: str) -> Answer[Any]:
         return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)

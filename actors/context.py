@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ray
-from torch import nn
 
 from actors.naming import NAMESPACE
 from hetero.errors import HeteroError, UserError
 from hetero.hardware.probe import usable_cores
 from hetero.records import JobSpec
+
+if TYPE_CHECKING:  # torch is loaded by towers alone
+    from torch import nn
 
 _LOG = logging.getLogger(__name__)
 _LOCAL_STORE_BYTES = 512 << 20
@@ -91,12 +94,17 @@ def check_ray() -> str:
         return f"Ray {ray.__version__}, connected"
     try:
         _init_local(num_cpus=1, store_bytes=_MIN_STORE_BYTES)
-        pid = ray.get(ray.remote(os.getpid).remote(), timeout=60)
+        pid = ray.get(_own_pid.remote(), timeout=60)
     except Exception as error:
         raise HeteroError(f"Ray {ray.__version__} does not start here: {error}") from error
     finally:
         ray.shutdown()
     return f"Ray {ray.__version__}, a local task ran in process {pid}"
+
+
+@ray.remote
+def _own_pid() -> int:
+    return os.getpid()
 
 
 def _start_local(job: JobSpec) -> None:
@@ -111,6 +119,7 @@ def _start_local(job: JobSpec) -> None:
 def _init_local(*, num_cpus: int, store_bytes: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # tells of a default that suits us
     ray.init(
         address="local",
         num_cpus=num_cpus,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import ray
-from ray.actor import ActorHandle
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -24,8 +23,6 @@ from actors.server import ServerActor
 from actors.tower import TowerActor
 from hetero.errors import CapacityError, DeadlineError, UserError
 from hetero.records import JobSpec
-
-T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
@@ -41,20 +38,21 @@ class _Ping:
 class ActorGroup:
     """All actors of a run, named `<run>/<role>/<index>`, each in its own bundle of one placement group.
 
-    Raises CapacityError when the cluster cannot hold them, UserError when a run of that name is alive there,
-    PeerLostError or DeadlineError naming an actor that does not start.
+    roles: only those, for tests of one of them. Raises CapacityError when the cluster cannot hold them, UserError when
+    a run of that name is alive there, PeerLostError or DeadlineError naming an actor that does not start.
     """
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, *, roles: Sequence[Role] = tuple(Role)) -> None:
         self.context = context
-        self.members: dict[Member, ActorHandle] = {}
+        self.members: dict[Member, Any] = {}
         self._pings: dict[ray.ObjectRef, _Ping] = {}
         self._next_pings_t = 0.0
         self._placement: PlacementGroup | None = None
         try:
             self._placement = _reserve(context.job)
             for bundle, member in enumerate(_members(context.run, context.job)):
-                self.members[member] = self._create(member, bundle)
+                if member.role in roles:
+                    self.members[member] = self._create(member, bundle, self._placement)
             self._await_start()
         except BaseException:
             self.close()
@@ -118,15 +116,14 @@ class ActorGroup:
                 remove_placement_group(self._placement)
             self._placement = None
 
-    def _create(self, member: Member, bundle: int) -> ActorHandle:
+    def _create(self, member: Member, bundle: int, placement: PlacementGroup) -> Any:
         options: dict[str, Any] = {
             "name": str(member),
             "namespace": NAMESPACE,
             "num_cpus": role_resources(self.context.job)[bundle]["CPU"],
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
-            "runtime_env": {"env_vars": _thread_variables(self.context.job, member.role)},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(placement, bundle),
         }
         shell, extra = _SHELLS[member.role]
         arguments = (self.context,) if member.role is Role.SEQUENCER else (self.context, member.index)
@@ -134,13 +131,12 @@ class ActorGroup:
             job = self.context.job
             extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
         try:
-            handle: ActorHandle = ray.remote(**options, **extra)(shell).remote(*arguments)
+            return cast(Any, ray.remote(**options, **extra))(shell).remote(*arguments)
         except ValueError as error:
             raise UserError(
                 f"a run named `{self.context.run}` is alive on this cluster ({member} exists); stop it, or give this "
                 "run another folder name"
             ) from error
-        return handle
 
     def _await_start(self) -> None:
         deadline_t = time.monotonic() + _START_DEADLINE_S
@@ -171,26 +167,14 @@ def _members(run: str, job: JobSpec) -> list[Member]:
     return [Member(run, role, index) for role, count in counts.items() for index in range(count)]
 
 
-def _thread_variables(job: JobSpec, role: Role) -> dict[str, str]:
-    """Thread counts of OpenMP, MKL and numba in a role's process, set before any library is imported."""
-    threads = {
-        Role.SEQUENCER: 1,
-        Role.READER: job.readers.threads,
-        Role.SERVER: job.servers.threads,
-        Role.TOWER: job.towers.threads,
-    }[role]
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return dict.fromkeys(names, str(threads))
-
-
 def _reserve(job: JobSpec) -> PlacementGroup:
     bundles = role_resources(job)
-    group = placement_group(bundles, strategy="PACK")
+    group: PlacementGroup = placement_group(bundles, strategy="PACK")
     if not group.wait(timeout_seconds=job.deadline_s):
         remove_placement_group(group)
         needed = sum(bundle["CPU"] for bundle in bundles)
-        total = ray.cluster_resources().get("CPU", 0.0)
-        free = ray.available_resources().get("CPU", 0.0)
+        total = cast(Any, ray).cluster_resources().get("CPU", 0.0)
+        free = cast(Any, ray).available_resources().get("CPU", 0.0)
         raise CapacityError(
             f"the cluster has no room for this run: its {len(bundles)} actors ask for {needed:g} CPUs, {free:g} of "
             f"{total:g} are free after {job.deadline_s:g} s; lower roles.* in the job, add nodes, or wait for "

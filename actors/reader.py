@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 
+import pyarrow as pa
 import ray
 
 from actors.clients import Peer, RemoteSequencer
@@ -21,14 +23,17 @@ class ReaderActor:
 
     def __init__(self, context: RunContext, index: int) -> None:
         context.enter()
+        pa.set_cpu_count(context.job.readers.threads)
+        pa.set_io_thread_count(context.job.readers.threads)
         self._job = context.job
         self._index = index
         self._reader: Reader | None = None
         self._spans = SpanTotals()
 
     @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        """Answer, with the number of this process."""
+        return os.getpid()
 
     def open(self, data: DataPass) -> None:
         """Begin a phase."""

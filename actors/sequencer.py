@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,8 +41,9 @@ class SequencerActor:
         self._news = threading.Condition()
         self._sequencer: Sequencer | None = None
 
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        """Answer, with the number of this process."""
+        return os.getpid()
 
     def open(self, data: DataPass) -> None:
         """Begin a phase."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import ray
 
 from actors.context import RunContext
-from hetero.checkpoint.model import Part, read_rows, write_rows
+from hetero.checkpoint.manifest import Part
+from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.exchange.messages import PullReply, PullRequest, PushReply, PushRequest
 from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
@@ -27,8 +29,9 @@ class ServerActor:
         self._clock = SpanClock()
 
     @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        """Answer, with the number of this process."""
+        return os.getpid()
 
     def pull(self, request: PullRequest) -> PullReply:
         with self._clock.span(Span.ROWS_PULL):

@@ -19,11 +19,11 @@ from actors.group import ActorGroup
 from actors.naming import Member, Role
 from actors.sequencer import SequencerNews
 from actors.tower import Peers, TowerNews
-from hetero.checkpoint.model import write_manifest
+from hetero.checkpoint.manifest import write_manifest
 from hetero.errors import DeadlineError, PeerLostError
 from hetero.loops.protocols import Phase
+from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome, Watch, joined_scores
-from hetero.loops.tower import Scores
 from hetero.records import JobSpec
 
 _LOOK_EVERY_S = 0.25
@@ -71,6 +71,11 @@ class RayRun:
         roles = self._group.call_all(self._group.members, "role_report")
         servers = self._group.call_all(self._group.of(Role.SERVER), "state")
         return RunReport(roles=tuple(roles), servers=tuple(servers))
+
+    def pid_of(self, role: Role, index: int) -> int:
+        """The process of one actor, on its own machine."""
+        member = self._group.of(role)[index]
+        return int(self._group.call(member, "ping").result())
 
     def close(self) -> None:
         self._group.close()

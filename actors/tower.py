@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import ray
 import torch
 
 from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer
 from actors.context import RunContext
-from hetero.checkpoint.model import read_dense, write_dense
+from hetero.checkpoint.dense import read_dense, write_dense
 from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.pace import Pace
+from hetero.loops.results import Scores, StepLog
 from hetero.loops.run import RoleReport
-from hetero.loops.tower import Scores, StepLog, Tower, score, train
+from hetero.loops.tower import Tower, score, train
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
 from hetero.towers.build import make_tower
@@ -61,12 +64,13 @@ class TowerActor:
         torch.set_num_threads(context.job.towers.threads)
 
     @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        """Answer, with the number of this process."""
+        return os.getpid()
 
     def rendezvous(self) -> Rendezvous:
         """Where the group meets; asked of tower 0."""
-        return free_rendezvous(ray.util.get_node_ip_address())
+        return free_rendezvous(cast(Any, ray.util).get_node_ip_address())
 
     def join(self, peers: Peers, rendezvous: Rendezvous | None) -> None:
         """Build the model and meet the other towers. Raises TowerError, JobError."""

@@ -149,7 +149,7 @@ class InitSpec:
 
 
 class RowOptimizer(Enum):
-    """Row optimizers. State floats per row: SGD 0, ADAGRAD dim, ROWWISE_ADAGRAD 1, ADAM 2 * dim + 1, FTRL 2 * dim."""
+    """Row optimizers. State floats per row: SGD 0, ADAGRAD dim, ROWWISE_ADAGRAD 1, ADAM 2 * dim + 2, FTRL 2 * dim."""
 
     SGD = "sgd"
     ADAGRAD = "adagrad"

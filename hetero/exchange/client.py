@@ -115,4 +115,4 @@ class ShardedRowClient:
         return PushSummary(rejected=sum(reply.rejected for reply in replies), examples=tuple(examples))
 
     def _route(self, keys: Sequence[KeySet]) -> list[tuple[Routed, ...]]:
-        return [self._router.route(index, group) for index, group in enumerate(keys)]
+        return [self._router.route(group) for group in keys]

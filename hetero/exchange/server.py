@@ -115,7 +115,7 @@ class RowServer:
             parts = [(_own(push.keys[index]), np.array(push.gradients[index])) for push in pushes]
             keys, gradients = merge_gradients(parts, dim=self._job.groups[index].dim, dedup=self._dedup)
             report = store.push(keys, gradients)
-            rejected += report.rejected_nonfinite
+            rejected += report.rejected
             examples += [RejectedGradient(step=step, table=table, key=key) for table, key in report.examples]
         self._applied_steps += 1
         self._counters.rejected += rejected

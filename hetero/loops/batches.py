@@ -17,25 +17,27 @@ from hetero.keys.sequencer import Sequencer, SplitId, Turn
 from hetero.loops.protocols import ReaderForTower, SequencerForTower
 from hetero.loops.reader import Reader, advance
 from hetero.observe.spans import Span, SpanClock
-from hetero.records import Bags, Batch, BatchSpec, GroupBatch, JobSpec, KeySet
+from hetero.records import Bags, Batch, BatchSpec, GroupBatch, JobSpec, KeySet, Pooling
 
 
 class InlineStream:
     """Readers, sequencer and one tower in one thread: readers advance when the next batch is not known yet."""
 
-    def __init__(self, job: JobSpec, sequencer: Sequencer, readers: Sequence[Reader]) -> None:
+    def __init__(self, job: JobSpec, sequencer: Sequencer, readers: Sequence[Reader], *, tower: int = 0) -> None:
+        self._job = job
+        self._tower = tower
         self._sequencer = sequencer
         self._readers = readers
         self._assembler = BatchAssembler(job)
 
     def __iter__(self) -> Iterator[tuple[BatchSpec, Batch]]:
         acknowledged: tuple[int, ...] = ()
-        while (turn := self._sequencer.take(0, acknowledged=acknowledged)) is not Turn.END:
+        while (turn := self._sequencer.take(self._tower, acknowledged=acknowledged)) is not Turn.END:
             acknowledged = ()
             if isinstance(turn, BatchSpec):
                 pieces = [self._readers[piece.reader].batch(piece) for piece in turn.pieces]
                 acknowledged = (turn.step,)
-                yield turn, self._assembler.unite(pieces)
+                yield turn, joined(pieces, job=self._job, assembler=self._assembler)
             elif not any(isinstance(advance(reader, self._sequencer), SplitId) for reader in self._readers):
                 raise ProtocolError("sequencer: neither a batch to train nor a split to read, and not at the end")
 
@@ -59,6 +61,7 @@ class PrefetchStream:
         clock: SpanClock,
         depth: int = 4,
     ) -> None:
+        self._job = job
         self._tower = tower
         self._sequencer = sequencer
         self._readers = readers
@@ -112,7 +115,8 @@ class PrefetchStream:
                     ended = True
             if asked:
                 spec, pieces = asked.popleft()
-                batch = self._assembler.unite([own_memory(piece.result()) for piece in pieces])
+                own = [own_memory(piece.result()) for piece in pieces]
+                batch = joined(own, job=self._job, assembler=self._assembler)
                 acknowledged.append(spec.step)
                 self._put((spec, batch))
         self._sequencer.take(self._tower, acknowledged=tuple(acknowledged))
@@ -124,6 +128,25 @@ class PrefetchStream:
                 return
             except queue.Full:
                 continue
+
+
+def joined(pieces: Sequence[Batch], *, job: JobSpec, assembler: BatchAssembler) -> Batch:
+    """A batch from its pieces; without any, one of no rows, with which a tower still takes part in the step's sums."""
+    if pieces:
+        return assembler.unite(pieces)
+    no_keys = KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64))
+    no_bags = Bags(np.empty(0, np.int32), np.zeros(1, np.int32))
+    sequences = [
+        sum(lookup.group == group and lookup.pooling is Pooling.NONE for lookup in job.lookups)
+        for group in range(len(job.groups))
+    ]
+    return Batch(
+        labels=np.empty(0, np.float32),
+        weights=None,
+        dense=np.empty((0, len(job.train.dense)), np.float32),
+        groups=tuple(GroupBatch(no_keys, no_bags, (no_bags,) * count) for count in sequences),
+        gauc_ids=None,
+    )
 
 
 def own_memory(batch: Batch) -> Batch:

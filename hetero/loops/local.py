@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hetero.checkpoint.model import read_dense, read_rows, write_dense, write_manifest, write_rows
+from hetero.checkpoint.dense import read_dense, write_dense
+from hetero.checkpoint.manifest import write_manifest
+from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.server import RowServer
@@ -18,8 +20,9 @@ from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.pace import Pace
 from hetero.loops.reader import Reader, make_sequencer
+from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
-from hetero.loops.tower import Scores, Tower, score, train
+from hetero.loops.tower import Tower, score, train
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.parallel.group import SoleTower
 from hetero.records import JobSpec

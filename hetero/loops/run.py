@@ -18,7 +18,7 @@ from hetero.exchange.messages import RejectedGradient
 from hetero.exchange.server import ServerState
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
-from hetero.loops.tower import Scores, StepLog
+from hetero.loops.results import Scores, StepLog
 from hetero.observe.spans import SpanTotals
 from hetero.records import F64, DataSpec, JobSpec, SplitRef
 
@@ -64,7 +64,8 @@ class TrainOutcome:
     """What training did. losses float64 [steps], of the joint batch. rows: over all towers.
 
     started_t, first_step_t, last_step_t: unix seconds. rejected_rows: gradients of rows not applied; rejected_dense:
-    steps in which a dense parameter's gradient was not finite, by parameter.
+    steps in which a dense parameter's gradient was not finite, by parameter. wait_s: seconds towers waited for anyone
+    while training, added up over towers.
     """
 
     losses: F64
@@ -72,6 +73,7 @@ class TrainOutcome:
     started_t: float
     first_step_t: float | None
     last_step_t: float | None
+    wait_s: float
     rejected_rows: int
     rejected_examples: tuple[RejectedGradient, ...]
     rejected_dense: Mapping[str, int]
@@ -86,6 +88,7 @@ class TrainOutcome:
             started_t=head.started_t,
             first_step_t=head.first_step_t,
             last_step_t=head.last_step_t,
+            wait_s=sum(log.wait_s for log in logs),
             rejected_rows=sum(log.rejected_rows for log in logs),
             rejected_examples=tuple(example for log in logs for example in log.rejected_examples),
             rejected_dense=dict(head.rejected_dense),
@@ -113,6 +116,10 @@ class RunReport:
 
     roles: tuple[RoleReport, ...]
     servers: tuple[ServerState, ...]
+
+    @property
+    def towers(self) -> tuple[RoleReport, ...]:
+        return tuple(role for role in self.roles if role.name.startswith("tower/"))
 
     @property
     def rows(self) -> dict[str, int]:

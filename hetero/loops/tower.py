@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,45 +17,19 @@ from torch import nn
 
 from hetero.errors import NumericsError, TowerError
 from hetero.exchange.client import RowClient
-from hetero.exchange.messages import Purpose, RejectedGradient
+from hetero.exchange.messages import Purpose
 from hetero.loops.protocols import BatchStream
+from hetero.loops.results import Scores, StepLog
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep, DenseUpdater
 from hetero.parallel.group import TowerGroup
-from hetero.records import F32, U64, Batch, BatchSpec, JobSpec
+from hetero.records import F32, Batch, BatchSpec, JobSpec
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
 from hetero.towers.losses import batch_loss, row_loss
 from hetero.towers.registry import batch_coupled_layers, check_logits
 
 _MAX_EXAMPLES = 8
 _MAX_STEPS_NOT_FINITE = 10
-
-
-@dataclass(slots=True, kw_only=True)
-class StepLog:
-    """What a tower's training did so far; losses are of the joint batch, equal on every tower.
-
-    started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    rows: int = 0
-    rejected_rows: int = 0
-    rejected_examples: list[RejectedGradient] = field(default_factory=list)
-    rejected_dense: dict[str, int] = field(default_factory=dict)
-    started_t: float = 0.0
-    first_step_t: float | None = None
-    last_step_t: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """Predictions of one tower. labels, predictions, weights (or None) float32 [R]; gauc_ids uint64 [R] or None."""
-
-    labels: F32
-    predictions: F32
-    weights: F32 | None
-    gauc_ids: U64 | None
 
 
 class Tower:
@@ -79,7 +52,7 @@ class Tower:
         self._job = job
         self._client = client
         self._group = group
-        self._clock = clock
+        self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
         self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
@@ -91,9 +64,9 @@ class Tower:
         are not finite are rejected and counted.
         """
         keys = [group.unique for group in batch.groups]
-        with self._clock.span(Span.ROWS_PULL):
+        with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull(keys, step=spec.step, purpose=Purpose.TRAIN)
-        with self._clock.span(Span.TOWER_STEP):
+        with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
             logits = self._forward(batch, rows)
@@ -101,12 +74,12 @@ class Tower:
             labels = torch.from_numpy(batch.labels)
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
-        with self._clock.span(Span.ROWS_PUSH):
+        with self.clock.span(Span.ROWS_PUSH):
             gradients = [_gradient(values) for values in rows]
             self._client.push(keys, gradients, step=spec.step)
             if self._group.size > 1:  # the sum below is the barrier after which every tower may pull the next step
                 self._note_rejected()
-        with self._clock.span(Span.GRADS_MERGE):
+        with self.clock.span(Span.GRADS_MERGE):
             outcome = self._dense.step(loss)
         self._note_step(batch, outcome)
         self._check_finite(spec.step)
@@ -114,9 +87,9 @@ class Tower:
 
     def score(self, batch: Batch, *, step: int) -> F32:
         """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created."""
-        with self._clock.span(Span.ROWS_PULL):
+        with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
-        with self._clock.span(Span.TOWER_STEP), torch.no_grad():
+        with self.clock.span(Span.TOWER_STEP), torch.no_grad():
             logits = self._forward(batch, [torch.from_numpy(values) for values in pulled])
             probabilities: F32 = torch.sigmoid(logits.float()).numpy()
         return probabilities
@@ -160,10 +133,12 @@ def train(tower: Tower, batches: BatchStream, *, after_step: Callable[[Tower], N
     """Train on every batch of the stream, then wait for the servers."""
     tower.module.train()
     tower.log.started_t = time.time()
+    waited_before = tower.clock.totals().wait_s
     for spec, batch in batches:
         tower.train_step(spec, batch)
         after_step(tower)
     tower.finish()
+    tower.log.wait_s = tower.clock.totals().wait_s - waited_before
     return tower.log
 
 

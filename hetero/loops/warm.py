@@ -60,8 +60,8 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
     server = RowServer(job)
     router = Router(job.groups, job.buckets, initial_owners(job.buckets, max(2, job.servers.count)))
     keys = tuple(group.unique for group in batch.groups)
-    for index, group in enumerate(keys):
-        router.route(index, group)
+    for group in keys:
+        router.route(group)
     for purpose in Purpose:
         pulled = server.pull(PullRequest(tower=0, step=0, purpose=purpose, keys=keys)).rows
     rows = [torch.from_numpy(values).requires_grad_() for values in pulled]

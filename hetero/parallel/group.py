@@ -66,7 +66,7 @@ class CollectiveGroup:
         self._deadline_s = deadline_s
         timeout = timedelta(seconds=deadline_s)
         try:
-            store = dist.TCPStore(
+            store = dist.TCPStore(  # type: ignore[attr-defined]
                 rendezvous.host, rendezvous.port, world_size=size, is_master=rank == 0, timeout=timeout
             )
             backend = "nccl" if device.type == "cuda" else "gloo"

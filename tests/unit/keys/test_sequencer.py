@@ -96,10 +96,7 @@ class Play:
 
     def run(self) -> None:
         for _ in range(20_000):
-            if (
-                len(self.towers_ended) == self.layout.towers
-                and len(self.readers_ended) == self.layout.readers
-            ):
+            if len(self.towers_ended) == self.layout.towers and len(self.readers_ended) == self.layout.readers:
                 return
             self.random.choice([self.read, self.report, self.take])()
         pytest.fail("the sequencer does not come to an end")
@@ -144,11 +141,7 @@ def test_batches_are_slices_of_the_joint_stream(layout: Layout, seed: int) -> No
     want = expected(layout)
     for tower in range(layout.towers):
         got = [
-            [
-                (piece.epoch, piece.position, row)
-                for piece in spec.pieces
-                for row in range(piece.start, piece.stop)
-            ]
+            [(piece.epoch, piece.position, row) for piece in spec.pieces for row in range(piece.start, piece.stop)]
             for spec in play.got[tower]
         ]
         assert got == [step[tower] for step in want]

@@ -1,0 +1,61 @@
+"""One split to one `ParsedSplit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hetero.data.columns import Block, Rows, convert, join_blocks
+from hetero.data.delimited import read_delimited
+from hetero.data.jagged import freeze
+from hetero.data.libsvm import read_libsvm
+from hetero.data.parquet import read_row_group
+from hetero.data.schema import check_fixed
+from hetero.data.shuffle import row_order
+from hetero.records import DataSpec, Format, MalformedRow, ParsedSplit, SplitRef
+
+
+def parse_split(ref: SplitRef, *, spec: DataSpec, epoch: int) -> ParsedSplit:
+    """Reads one split. Rows that cannot be used are left out and told in `malformed`, in file order.
+
+    Rows stand in file order or, with `spec.shuffle`, in an order drawn from (seed, epoch, position of the split).
+    The arrays of `sparse` are read-only; int64 and uint64 ids of Parquet files are Arrow's memory, not copies.
+    Raises DataError when the file cannot be read, or its columns or types do not fit the job.
+    """
+    parts: list[Rows] = []
+    malformed: list[MalformedRow] = []
+    for block in read_blocks_of(ref, spec=spec):
+        parts.append(convert(block, spec=spec))
+        malformed.extend(_malformed(block, ref=ref))
+    rows = join_blocks(parts, spec=spec)
+    del parts
+    if spec.shuffle:
+        rows = rows.take(row_order(len(rows.labels), spec=spec, epoch=epoch, position=ref.position))
+    return ParsedSplit(
+        ref=ref,
+        epoch=epoch,
+        labels=rows.labels,
+        weights=rows.weights,
+        dense=rows.dense,
+        sparse=tuple(freeze(jagged) for jagged in rows.sparse),
+        gauc_ids=rows.gauc_ids,
+        malformed=tuple(malformed),
+    )
+
+
+def read_blocks_of(ref: SplitRef, *, spec: DataSpec) -> Iterator[Block]:
+    """The split's rows as read, block by block, before any rule. Raises DataError as `parse_split` does."""
+    if ref.format is Format.PARQUET:
+        yield read_row_group(ref, spec=spec)
+    elif ref.format is Format.LIBSVM:
+        check_fixed(spec, kind=ref.format, path=ref.path)
+        yield from read_libsvm(ref)
+    else:
+        yield from read_delimited(ref, spec=spec)
+
+
+def _malformed(block: Block, *, ref: SplitRef) -> list[MalformedRow]:
+    places = [(int(block.lines[row]), reason) for row, reason in block.faults.reasons()]
+    places.extend(block.dropped)
+    return [
+        MalformedRow(path=ref.path, split_start=ref.start, line=line, reason=reason) for line, reason in sorted(places)
+    ]

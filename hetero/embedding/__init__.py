@@ -1,0 +1,1 @@
+"""The embedding engine: rows by key, in memory, with their optimizer state."""

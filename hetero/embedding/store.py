@@ -1,0 +1,223 @@
+"""Rows of one group by (table, key), in memory: pull, push, read, write, scan.
+
+Consumes   unique keys; gradients
+Produces   rows [E]; updated rows
+
+What a row holds depends on nothing but its identity and its gradients: first values come from (table seed, key), and
+rows are independent of each other, so threads, growth and the order of keys in a call change no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from hetero.embedding.shards import SHARDS, MemoryUse, Shards
+from hetero.errors import ProtocolError
+from hetero.kernels.index import (
+    copy_kernel,
+    count_kernel,
+    insert_kernel,
+    read_kernel,
+    tally_kernel,
+    update_kernel,
+    write_kernel,
+)
+from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
+from hetero.keys.routing import mixed_seeds
+from hetero.optim.definition import KIND, hyper_array, row_width
+from hetero.records import DEFAULT_BUCKETS, F32, I32, GroupSpec, Initializer, KeySet
+
+_FIRST = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
+_MAX_EXAMPLES = 8
+_ROWS_AT_ONCE = 1 << 16
+_SMALLEST_PART = 2048
+
+
+class Create(Enum):
+    """What a pull does about rows that do not exist: make them with their first values, or read zeros."""
+
+    YES = "yes"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushReport:
+    """applied, rejected: rows of a push; rejected ones had a gradient that is not finite. examples: (table, key)."""
+
+    applied: int
+    rejected: int
+    examples: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """rows float32 [U, W] with optimizer state, zeros where not found; found bool [U]."""
+
+    rows: F32
+    found: np.ndarray
+
+
+class RowStore:
+    """The rows of one group on one server. One caller at a time; `threads` share the work of a call.
+
+    buckets: of the job; the shard of a row is its bucket modulo 64.
+    """
+
+    def __init__(self, group: GroupSpec, *, threads: int = 1, buckets: int = DEFAULT_BUCKETS) -> None:
+        self.width = row_width(group.optimizer, group.dim)
+        self._group = group
+        self._names = {table.index: table.name for table in group.tables}
+        self._seeds = mixed_seeds([group])
+        self._known = np.zeros(len(self._seeds), np.bool_)
+        self._known[list(self._names)] = True
+        self._shift = np.uint64(65 - buckets.bit_length())
+        self._shards = Shards(width=self.width, seeds=self._seeds)
+        self._kind = KIND[group.optimizer.kind]
+        self._hyper = hyper_array(group.optimizer)
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows") if threads > 1 else None
+
+    def pull(self, keys: KeySet, *, create: Create) -> F32:
+        """Weights of unique keys, float32 [U, E]. Raises ProtocolError for a table that is not the group's."""
+        self._check(keys)
+        out = np.empty((len(keys), self._group.dim), np.float32)
+        missing = self._read(keys, out)
+        if create is Create.YES and len(missing):
+            self._insert(keys, missing)
+            fresh = np.empty((len(missing), self._group.dim), np.float32)
+            self._read(_picked(keys, missing), fresh)
+            out[missing] = fresh
+        return out
+
+    def push(self, keys: KeySet, gradients: F32) -> PushReport:
+        """Apply merged gradients float32 [U, E] of unique keys; a row that does not exist is made first.
+
+        A row whose gradient holds NaN or infinity is left as it is, counted and named.
+        """
+        self._check(keys)
+        self._insert_missing(keys)
+        gradients = np.ascontiguousarray(gradients, np.float32)
+
+        def part(start: int, stop: int) -> I32:
+            rejected = np.empty(stop - start, np.int32)
+            own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            count = update_kernel(
+                *self._place(own), self.width, self._kind, self._hyper, gradients[start:stop], rejected
+            )
+            return rejected[:count] + np.int32(start)
+
+        rejected = np.concatenate(self._in_parts(len(keys), part))
+        return PushReport(
+            applied=len(keys) - len(rejected),
+            rejected=len(rejected),
+            examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:_MAX_EXAMPLES]),
+        )
+
+    def read_rows(self, keys: KeySet) -> RowsRead:
+        """Whole rows of unique keys, with optimizer state; creates nothing."""
+        self._check(keys)
+        rows = np.empty((len(keys), self.width), np.float32)
+        found = np.ones(len(keys), np.bool_)
+        found[self._read(keys, rows)] = False
+        return RowsRead(rows, found)
+
+    def write_rows(self, keys: KeySet, rows: F32) -> None:
+        """Insert or overwrite whole rows float32 [U, W] of unique keys."""
+        self._check(keys)
+        if rows.shape != (len(keys), self.width):
+            raise ProtocolError(f"rows: got {rows.shape}, expected {(len(keys), self.width)}")
+        self._insert_missing(keys)
+        write_kernel(*self._place(keys), self.width, np.ascontiguousarray(rows, np.float32))
+
+    def scan(self) -> Iterator[tuple[KeySet, F32]]:
+        """All rows in parts, shard by shard in the order they were added: keys and float32 [n, W]."""
+        for shard in range(SHARDS):
+            rows_in = self._shards.rows_in(shard)
+            for start in range(0, rows_in, _ROWS_AT_ONCE):
+                count = min(_ROWS_AT_ONCE, rows_in - start)
+                tables, keys = np.empty(count, np.uint16), np.empty(count, np.uint64)
+                rows = np.empty((count, self.width), np.float32)
+                copy_kernel(self._shards.description, shard, self.width, start, tables, keys, rows)
+                yield KeySet(tables, keys), rows
+
+    def count(self) -> int:
+        """Rows held."""
+        return self._shards.row_count
+
+    def count_by_table(self) -> dict[str, int]:
+        """Rows held, by table name."""
+        rows_of = np.zeros(len(self._seeds), np.int64)
+        tally_kernel(self._shards.description, self.width, rows_of)
+        return {name: int(rows_of[index]) for index, name in self._names.items()}
+
+    def memory(self) -> MemoryUse:
+        """Bytes reserved."""
+        return self._shards.memory()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _place(self, keys: KeySet) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.uint64]:
+        return keys.tables, keys.keys, self._seeds, self._shards.description, self._shift
+
+    def _check(self, keys: KeySet) -> None:
+        if len(keys) and (
+            int(keys.tables.max()) >= len(self._known) or not self._known[keys.tables].all()
+        ):
+            strange = sorted(set(np.unique(keys.tables).tolist()) - set(self._names))
+            raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
+
+    def _read(self, keys: KeySet, out: F32) -> I32:
+        """Fill `out`; positions of missing rows, ascending."""
+
+        def part(start: int, stop: int) -> I32:
+            missing = np.empty(stop - start, np.int32)
+            own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            count = read_kernel(*self._place(own), self.width, out[start:stop], missing)
+            return missing[:count] + np.int32(start)
+
+        return np.concatenate(self._in_parts(len(keys), part))
+
+    def _insert_missing(self, keys: KeySet) -> None:
+        missing = self._read(keys, np.empty((len(keys), 0), np.float32))
+        if len(missing):
+            self._insert(keys, missing)
+
+    def _insert(self, keys: KeySet, missing: I32) -> None:
+        needed = np.zeros(SHARDS, np.uint64)
+        count_kernel(keys.tables, keys.keys, missing, self._seeds, self._shift, needed)
+        self._shards.make_room(needed)
+        group = self._group
+        insert_kernel(
+            keys.tables,
+            keys.keys,
+            missing,
+            self._seeds,
+            self._shards.description,
+            self._shift,
+            self.width,
+            group.dim,
+            self._kind,
+            self._hyper,
+            _FIRST[group.init.kind],
+            np.float32(group.init.scale),
+            np.float32(group.optimizer.initial_accumulator),
+        )
+
+    def _in_parts(self, count: int, work: Callable[[int, int], I32]) -> list[I32]:
+        """`work(start, stop)` over ranges of the rows, one a thread; rows are unique, so no two touch one record."""
+        if self._pool is None or count < 2 * _SMALLEST_PART:
+            return [work(0, count)]
+        cuts = [count * part // self._threads for part in range(self._threads + 1)]
+        return list(self._pool.map(work, cuts[:-1], cuts[1:]))
+
+
+def _picked(keys: KeySet, positions: I32) -> KeySet:
+    return KeySet(keys.tables[positions], keys.keys[positions])

@@ -1,0 +1,292 @@
+"""The index of a server's rows: open addressing over shards, one kernel call for all of them.
+
+A shard is two arrays, known to the kernels by address:
+
+    slots    uint32 [slots]    fingerprint (8 bits) << 24 | 1 + row number; 0 is empty; linear probing
+    records  bytes [capacity, stride]    key uint64 | table uint16, 2 bytes unused | row float32 [W]
+
+The key stands in the record, so that verifying it brings the row into the cache. Bits of a row's hash: the top
+`64 - shift` are its bucket, whose low bits are its shard; the low 32 say where probing begins; 8 above them are the
+fingerprint. Kernels work on blocks of rows: hash all and ask for their slots, probe all and ask for their records, then
+read; so that the memory's latency is paid once a block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hetero.kernels.address import floats_at, prefetch, uint16_at, uint32_at, uint64_at
+from hetero.kernels.initial import first_values
+from hetero.kernels.jit import inline, kernel
+from hetero.kernels.mix import mix64
+from hetero.kernels.optimizers import update_row
+from hetero.records import F32, I32, U16, U64
+
+HEADER_BYTES = 12
+MOST_ROWS = (1 << 24) - 1
+# Columns of a shard's description, uint64 [shards, 5].
+SLOTS_AT, SLOT_COUNT, RECORDS_AT, ROW_COUNT, CAPACITY = range(5)
+
+_BLOCK = 32
+_LOW = np.uint64(0xFFFFFFFF)
+_ROW_BITS = np.uint32(0xFFFFFF)
+_HEADER = np.uint64(HEADER_BYTES)
+
+
+@inline
+def _find(shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, key: np.uint64, stride: np.uint64) -> int:
+    """Address of a row's record, or 0."""
+    count = shards[shard, 1]
+    slots = uint32_at(shards[shard, 0], np.int64(count))
+    print_ = np.uint32((hashed >> np.uint64(32)) & np.uint64(0xFF))
+    at = ((hashed & _LOW) * count) >> np.uint64(32)
+    while True:
+        slot = slots[at]
+        if slot == np.uint32(0):
+            return np.uint64(0)
+        if slot >> np.uint32(24) == print_:
+            record = shards[shard, 2] + np.uint64((slot & _ROW_BITS) - np.uint32(1)) * stride
+            if uint64_at(record, 1)[0] == key and uint16_at(record + np.uint64(8), 1)[0] == table:
+                return record
+        at += np.uint64(1)
+        if at == count:
+            at = np.uint64(0)
+
+
+@inline
+def _locate_block(
+    tables: U16,
+    keys: U64,
+    start: int,
+    count: int,
+    seeds: U64,
+    shards: U64,
+    shift: np.uint64,
+    stride: np.uint64,
+    lines: int,
+    hashes: U64,
+    records: U64,
+) -> None:
+    """records[i] = address of the record of row start + i, or 0, for count <= _BLOCK rows; the record's first `lines`
+    cache lines are on their way."""
+    mask = np.uint64(len(shards) - 1)
+    for i in range(count):
+        hashed = mix64(keys[start + i] ^ seeds[tables[start + i]])
+        hashes[i] = hashed
+        shard = (hashed >> shift) & mask
+        prefetch(shards[shard, 0] + np.uint64(4) * (((hashed & _LOW) * shards[shard, 1]) >> np.uint64(32)))
+    for i in range(count):
+        hashed = hashes[i]
+        shard = (hashed >> shift) & mask
+        slots_count = shards[shard, 1]
+        slots = uint32_at(shards[shard, 0], np.int64(slots_count))
+        print_ = np.uint32((hashed >> np.uint64(32)) & np.uint64(0xFF))
+        at = ((hashed & _LOW) * slots_count) >> np.uint64(32)
+        record = np.uint64(0)
+        while True:
+            slot = slots[at]
+            if slot == np.uint32(0):
+                break
+            if slot >> np.uint32(24) == print_:
+                record = shards[shard, 2] + np.uint64((slot & _ROW_BITS) - np.uint32(1)) * stride
+                for line in range(lines):
+                    prefetch(record + np.uint64(64 * line))
+                break
+            at += np.uint64(1)
+            if at == slots_count:
+                at = np.uint64(0)
+        records[i] = record
+    for i in range(count):
+        record = records[i]
+        if record != np.uint64(0):
+            key, table = keys[start + i], tables[start + i]
+            if uint64_at(record, 1)[0] != key or uint16_at(record + np.uint64(8), 1)[0] != table:
+                records[i] = _find(shards, (hashes[i] >> shift) & mask, hashes[i], table, key, stride)
+
+
+@kernel
+def read_kernel(
+    tables: U16,
+    keys: U64,
+    seeds: U64,
+    shards: U64,
+    shift: np.uint64,
+    width: int,
+    out: F32,
+    missing: I32,
+) -> int:
+    """out[i] = first columns of the row of (tables[i], keys[i]), zeros where there is none; returns how many are missing.
+
+    out: float32 [n, E] or [n, W]. missing: int32 [n], filled with the positions of missing rows.
+    """
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    columns = out.shape[1]
+    lines = (HEADER_BYTES + 4 * columns + 63) // 64
+    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    absent = 0
+    for start in range(0, len(keys), _BLOCK):
+        count = min(_BLOCK, len(keys) - start)
+        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
+        for i in range(count):
+            if records[i] == np.uint64(0):
+                missing[absent] = start + i
+                absent += 1
+                for j in range(columns):
+                    out[start + i, j] = np.float32(0)
+            else:
+                row = floats_at(records[i] + _HEADER, columns)
+                for j in range(columns):
+                    out[start + i, j] = row[j]
+    return absent
+
+
+@kernel
+def update_kernel(
+    tables: U16,
+    keys: U64,
+    seeds: U64,
+    shards: U64,
+    shift: np.uint64,
+    width: int,
+    kind: int,
+    hyper: F32,
+    gradients: F32,
+    rejected: I32,
+) -> int:
+    """Apply gradients float32 [n, E] to existing rows; returns how many were rejected because they are not finite.
+
+    rejected: int32 [n], filled with their positions. Every row must exist.
+    """
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    dim = gradients.shape[1]
+    lines = (HEADER_BYTES + 4 * width + 63) // 64
+    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    gradient, scratch = np.empty(dim, np.float32), np.empty(2 * dim, np.float32)
+    bad = 0
+    for start in range(0, len(keys), _BLOCK):
+        count = min(_BLOCK, len(keys) - start)
+        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
+        for i in range(count):
+            finite = np.float32(0)
+            for j in range(dim):
+                value = gradients[start + i, j]
+                gradient[j] = value
+                finite += value * np.float32(0)
+            if finite != np.float32(0):
+                rejected[bad] = start + i
+                bad += 1
+            else:
+                row = records[i] + _HEADER
+                weights = floats_at(row, dim)
+                state = floats_at(row + np.uint64(4 * dim), width - dim)
+                update_row(kind, hyper, weights, state, gradient, scratch)
+    return bad
+
+
+@kernel
+def write_kernel(
+    tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, rows: F32
+) -> None:
+    """Overwrite existing rows with float32 [n, W]."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    lines = (HEADER_BYTES + 4 * width + 63) // 64
+    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    for start in range(0, len(keys), _BLOCK):
+        count = min(_BLOCK, len(keys) - start)
+        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
+        for i in range(count):
+            row = floats_at(records[i] + _HEADER, width)
+            for j in range(width):
+                row[j] = rows[start + i, j]
+
+
+@kernel
+def count_kernel(
+    tables: U16, keys: U64, picked: I32, seeds: U64, shift: np.uint64, needed: U64
+) -> None:
+    """needed[shard] += rows among the picked positions that belong to it. needed: uint64 [shards]."""
+    mask = np.uint64(len(needed) - 1)
+    for position in picked:
+        needed[(mix64(keys[position] ^ seeds[tables[position]]) >> shift) & mask] += np.uint64(1)
+
+
+@kernel
+def insert_kernel(
+    tables: U16,
+    keys: U64,
+    picked: I32,
+    seeds: U64,
+    shards: U64,
+    shift: np.uint64,
+    width: int,
+    dim: int,
+    kind: int,
+    hyper: F32,
+    first: int,
+    scale: np.float32,
+    accumulator: np.float32,
+) -> None:
+    """Add rows that do not exist, with their first values; every shard has room for its part."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    mask = np.uint64(len(shards) - 1)
+    for position in picked:
+        key, table = keys[position], tables[position]
+        hashed = mix64(key ^ seeds[table])
+        shard = (hashed >> shift) & mask
+        number = shards[shard, 3]
+        shards[shard, 3] = number + np.uint64(1)
+        record = shards[shard, 2] + number * stride
+        uint64_at(record, 1)[0] = key
+        uint16_at(record + np.uint64(8), 2)[0] = table
+        uint16_at(record + np.uint64(8), 2)[1] = np.uint16(0)
+        row = floats_at(record + _HEADER, width)
+        first_values(seeds[table], key, row, dim, kind, hyper, first, scale, accumulator)
+        _take_slot(shards, shard, hashed, number)
+
+
+@inline
+def _take_slot(shards: U64, shard: np.uint64, hashed: np.uint64, number: np.uint64) -> None:
+    count = shards[shard, 1]
+    slots = uint32_at(shards[shard, 0], np.int64(count))
+    at = ((hashed & _LOW) * count) >> np.uint64(32)
+    while slots[at] != np.uint32(0):
+        at += np.uint64(1)
+        if at == count:
+            at = np.uint64(0)
+    print_ = np.uint32((hashed >> np.uint64(32)) & np.uint64(0xFF))
+    slots[at] = (print_ << np.uint32(24)) | np.uint32(number + np.uint64(1))
+
+
+@kernel
+def rehash_kernel(shards: U64, shard: int, seeds: U64, width: int) -> None:
+    """Enter all rows of one shard into its slots, which are empty."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    row_count = np.int64(shards[shard, 3])
+    for number in range(row_count):
+        record = shards[shard, 2] + np.uint64(number) * stride
+        key = uint64_at(record, 1)[0]
+        table = uint16_at(record + np.uint64(8), 1)[0]
+        _take_slot(shards, np.uint64(shard), mix64(key ^ seeds[table]), np.uint64(number))
+
+
+@kernel
+def copy_kernel(shards: U64, shard: int, width: int, start: int, tables: U16, keys: U64, rows: F32) -> None:
+    """Copy rows [start, start + n) of a shard out, in the order they were added. tables, keys [n]; rows [n, W]."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    for i in range(len(keys)):
+        record = shards[shard, 2] + np.uint64(start + i) * stride
+        keys[i] = uint64_at(record, 1)[0]
+        tables[i] = uint16_at(record + np.uint64(8), 1)[0]
+        row = floats_at(record + _HEADER, width)
+        for j in range(width):
+            rows[i, j] = row[j]
+
+
+@kernel
+def tally_kernel(shards: U64, width: int, rows_of: npt.NDArray[np.int64]) -> None:
+    """rows_of[table] += its rows. int64, by table index."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    for shard in range(len(shards)):
+        for number in range(np.int64(shards[shard, 3])):
+            rows_of[uint16_at(shards[shard, 2] + np.uint64(number) * stride + np.uint64(8), 1)[0]] += 1

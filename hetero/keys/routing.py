@@ -1,0 +1,78 @@
+"""From a row to its bucket to the server that holds it: the only routing there is, for pulls, pushes and files alike.
+
+A row's bucket is the top bits of `mix64(key ^ mix64(table seed))`, so that doubling the number of buckets splits each in
+two. Servers own sets of buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero.errors import JobError
+from hetero.kernels.mix import mix64_reference
+from hetero.kernels.partition import owners_kernel, partition_kernel
+from hetero.records import I32, I64, U64, GroupSpec, KeySet
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """One server's part of a KeySet. positions: int32, where its rows stand in the whole, ascending."""
+
+    positions: I32
+    keys: KeySet
+
+
+def initial_owners(buckets: int, servers: int) -> I32:
+    """Owner of each bucket at the start of a job, int32 [buckets]: contiguous runs, equal up to one bucket.
+
+    Raises JobError when there are more servers than buckets or `buckets` is no power of two.
+    """
+    if buckets & (buckets - 1) or buckets < 2:
+        raise JobError(f"buckets: {buckets} is no power of two above 1")
+    if servers > buckets:
+        raise JobError(f"roles.servers: {servers} servers for {buckets} buckets; at most one server a bucket")
+    return (np.arange(buckets, dtype=np.int64) * servers // buckets).astype(np.int32)
+
+
+def mixed_seeds(groups: Sequence[GroupSpec]) -> U64:
+    """mix64 of every table's seed, uint64, by table index."""
+    seeds = {table.index: table.seed for group in groups for table in group.tables}
+    dense = np.zeros(max(seeds, default=-1) + 1, np.uint64)
+    for index, seed in seeds.items():
+        dense[index] = seed
+    return mix64_reference(dense)
+
+
+def bucket_of(keys: KeySet, *, seeds: U64, buckets: int) -> I64:
+    """Bucket of each row, int64 [U]. seeds: from `mixed_seeds`."""
+    mixed = mix64_reference(keys.keys ^ seeds[keys.tables])
+    return (mixed >> np.uint64(65 - buckets.bit_length())).astype(np.int64)
+
+
+class Router:
+    """Splits KeySets by the server that holds their rows. owners: int32 [buckets]."""
+
+    def __init__(self, groups: Sequence[GroupSpec], buckets: int, owners: I32) -> None:
+        self._seeds = mixed_seeds(groups)
+        self._shift = np.uint64(65 - buckets.bit_length())
+        self._owners = np.ascontiguousarray(owners, np.int32)
+        self._servers = int(owners.max()) + 1
+
+    def route(self, keys: KeySet) -> tuple[Routed, ...]:
+        """One part per server, each in the order of `keys`."""
+        count = len(keys)
+        if self._servers == 1:
+            return (Routed(np.arange(count, dtype=np.int32), keys),)
+        owners = np.empty(count, np.int32)
+        owners_kernel(keys.tables, keys.keys, self._seeds, self._shift, self._owners, owners)
+        ends = np.cumsum(np.bincount(owners, minlength=self._servers))
+        starts = np.concatenate([[0], ends[:-1]])
+        positions, tables, values = np.empty(count, np.int32), np.empty(count, np.uint16), np.empty(count, np.uint64)
+        partition_kernel(keys.tables, keys.keys, owners, starts.copy(), positions, tables, values)
+        return tuple(
+            Routed(positions[start:end], KeySet(tables[start:end], values[start:end]))
+            for start, end in zip(starts, ends, strict=True)
+        )

@@ -1,0 +1,36 @@
+"""What a tower's work came to. Apart from `tower`, so that roles without torch need not load it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hetero.exchange.messages import RejectedGradient
+from hetero.records import F32, U64
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLog:
+    """What a tower's training did so far; losses are of the joint batch, equal on every tower.
+
+    started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    rows: int = 0
+    rejected_rows: int = 0
+    rejected_examples: list[RejectedGradient] = field(default_factory=list)
+    rejected_dense: dict[str, int] = field(default_factory=dict)
+    started_t: float = 0.0
+    first_step_t: float | None = None
+    last_step_t: float | None = None
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Predictions of one tower. labels, predictions, weights (or None) float32 [R]; gauc_ids uint64 [R] or None."""
+
+    labels: F32
+    predictions: F32
+    weights: F32 | None
+    gauc_ids: U64 | None

@@ -1,0 +1,57 @@
+"""Row optimizers as torch operations, for rows in device memory. On the CPU the bits equal the kernel's.
+
+Apart from `definition`, so that servers need not load torch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hetero.optim.definition import hyper_array
+from hetero.records import RowOptimizer, RowOptimizerSpec
+
+
+def tree_mean(values: Tensor) -> Tensor:
+    """Mean over the last axis by the tree of `hetero.optim.definition.tree_mean`."""
+    dim = values.shape[-1]
+    size = 1 << (dim - 1).bit_length()
+    padded = torch.nn.functional.pad(values, (0, size - dim))
+    while size > 1:
+        size //= 2
+        padded = padded[..., :size] + padded[..., size:]
+    return padded[..., 0] / dim
+
+
+def update_rows_(spec: RowOptimizerSpec, rows: Tensor, gradients: Tensor) -> None:
+    """Apply one gradient [n, E] to each of the rows float32 [n, W], in place, on any device."""
+    dim = gradients.shape[1]
+    lr, eps, beta1, beta2, rest1, rest2, l1, l2, beta = hyper_array(spec).tolist()
+    weights, state, g = rows[:, :dim], rows[:, dim:], gradients
+    if l2 != 0 and spec.kind is not RowOptimizer.FTRL:
+        g = g + l2 * weights
+    if spec.kind is RowOptimizer.SGD:
+        weights -= lr * g
+    elif spec.kind is RowOptimizer.ADAGRAD:
+        state += g * g
+        weights -= lr * g / (state.sqrt() + eps)
+    elif spec.kind is RowOptimizer.ROWWISE_ADAGRAD:
+        state[:, 0] += tree_mean(g * g)
+        weights -= lr * g / (state.sqrt() + eps)
+    elif spec.kind is RowOptimizer.ADAM:
+        first, second = state[:, :dim], state[:, dim : 2 * dim]
+        first.copy_(beta1 * first + rest1 * g)
+        second.copy_(beta2 * second + rest2 * (g * g))
+        state[:, 2 * dim] *= beta1
+        state[:, 2 * dim + 1] *= beta2
+        correct1, correct2 = 1 - state[:, 2 * dim, None], 1 - state[:, 2 * dim + 1, None]
+        weights -= lr * (first / correct1) / ((second / correct2).sqrt() + eps)
+    else:
+        z, n = state[:, :dim], state[:, dim:]
+        more = n + g * g
+        root = more.sqrt()
+        z.copy_(z + (g - (root - n.sqrt()) / lr * weights))
+        n.copy_(more)
+        shrunk = torch.where(z > 0, z - l1, z + l1)
+        solved = -shrunk / ((beta + root) / lr + l2)
+        weights.copy_(torch.where(z.abs() <= l1, torch.zeros_like(z), solved))

@@ -1,0 +1,24 @@
+"""One small local Ray for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import ray
+
+from actors.naming import NAMESPACE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def local_ray() -> Iterator[None]:
+    ray.init(
+        address="local",
+        num_cpus=8,
+        object_store_memory=150_000_000,
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()

@@ -1,0 +1,65 @@
+"""One tower in `sync`: the same bits however the run is laid out. Several towers: the joint batch to 1e-5."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero.records import JobSpec, RoleSpec
+from tests.support.jobs import data_spec, small_job, write_data
+from tests.support.runs import Finished, finish
+
+ROWS = (1043, 1044, 1126)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
+    """51 steps, the last one of 13 rows: it divides neither by the batch size nor by two towers."""
+    folder: Path = tmp_path_factory.mktemp("data")
+    files = [write_data(folder / f"{n}.parquet", rows=rows, seed=n) for n, rows in enumerate(ROWS)]
+    return small_job(data_spec(*files, shuffle=True))
+
+
+@pytest.fixture(scope="module")
+def in_process(job: JobSpec) -> Finished:
+    return finish(job, in_process=True, score=True)
+
+
+def test_the_last_batch_does_not_divide(job: JobSpec, in_process: Finished) -> None:
+    assert in_process.outcome.rows == sum(ROWS)
+    assert sum(ROWS) % job.batch_size % 2 == 1
+    assert len(in_process.outcome.losses) == 51
+
+
+@pytest.mark.parametrize(("servers", "readers"), [(1, 1), (3, 2)])
+def test_any_layout_gives_the_bits_of_one_process(
+    job: JobSpec, in_process: Finished, servers: int, readers: int
+) -> None:
+    laid_out = replace(job, servers=RoleSpec(count=servers), readers=RoleSpec(count=readers))
+    run = finish(laid_out, in_process=False, score=True)
+    np.testing.assert_array_equal(run.outcome.losses, in_process.outcome.losses)
+    assert run.scores is not None
+    assert in_process.scores is not None
+    np.testing.assert_array_equal(run.scores.predictions, in_process.scores.predictions)
+    np.testing.assert_array_equal(run.scores.labels, in_process.scores.labels)
+    assert run.report.rows == in_process.report.rows
+
+
+def test_two_towers_equal_one_of_the_joint_batch(job: JobSpec, in_process: Finished) -> None:
+    run = finish(replace(job, towers=RoleSpec(count=2), servers=RoleSpec(count=2)), in_process=False, score=True)
+    np.testing.assert_allclose(run.outcome.losses, in_process.outcome.losses, rtol=1e-5)
+    assert run.outcome.rows == in_process.outcome.rows
+    assert run.scores is not None
+    assert len(run.scores.predictions) == in_process.outcome.rows
+
+
+def test_a_tower_without_rows_in_a_batch_does_not_hang(tmp_path: Path) -> None:
+    files = [write_data(tmp_path / "a.parquet", rows=65, seed=0)]
+    job = small_job(data_spec(*files), batch_size=64)
+    one = finish(job, in_process=True)
+    two = finish(replace(job, towers=RoleSpec(count=2)), in_process=False)
+    assert len(two.outcome.losses) == 2
+    np.testing.assert_allclose(two.outcome.losses, one.outcome.losses, rtol=1e-5)

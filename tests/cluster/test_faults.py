@@ -1,0 +1,117 @@
+"""A role that dies or stops ends the run within 30 s with an error that names it; nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+from ray.util.state import list_actors
+
+from actors.context import RunContext
+from actors.naming import Role
+from actors.supervisor import RayRun
+from hetero.errors import DataError, DeadlineError, PeerLostError
+from hetero.loops.protocols import Phase
+from hetero.loops.run import DataPass, RunProgress
+from hetero.records import JobSpec, RoleSpec
+from tests.support.jobs import data_spec, small_job, write_data
+
+LIMIT_S = 30.0
+
+
+class Fault:
+    """Once training is under way, sends a signal to one role's process."""
+
+    def __init__(self, run: RayRun, role: Role, number: int) -> None:
+        self._run = run
+        self._role = role
+        self._signal = number
+        self.at_t: float | None = None
+        self.pid = run.pid_of(role, 0)
+
+    def __call__(self, progress: RunProgress) -> None:
+        if self.at_t is None and progress.step >= 3:
+            self.at_t = time.monotonic()
+            os.kill(self.pid, self._signal)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobSpec:
+    """Far more steps than the test lasts."""
+    files = [write_data(tmp_path / f"{n}.parquet", rows=2000, seed=n) for n in range(2)]
+    return small_job(data_spec(*files), epochs=10_000, servers=RoleSpec(count=2), deadline_s=6.0)
+
+
+def run_into(job: JobSpec, *, name: str, role: Role, number: int) -> tuple[Exception, float]:
+    """Train until the fault ends it: the error, and seconds from the fault to it."""
+    data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
+    run = RayRun(RunContext(run=name, job=job))
+    fault = Fault(run, role, number)
+    try:
+        with pytest.raises(PeerLostError) as caught:
+            run.train(data, watch=fault)
+        assert fault.at_t is not None
+        return caught.value, time.monotonic() - fault.at_t
+    finally:
+        run.close()
+        if number == signal.SIGSTOP:
+            os.kill(fault.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_killed_role_is_named(job: JobSpec, role: Role) -> None:
+    error, seconds = run_into(job, name=f"killed-{role.value}", role=role, number=signal.SIGKILL)
+    assert f"killed-{role.value}/{role.value}/0 died" in str(error)
+    assert seconds < LIMIT_S
+
+
+def test_a_killed_tower_of_two_is_named(job: JobSpec) -> None:
+    two = replace(job, towers=RoleSpec(count=2))
+    error, seconds = run_into(two, name="killed-of-two", role=Role.TOWER, number=signal.SIGKILL)
+    assert "killed-of-two/tower/0 died" in str(error)
+    assert seconds < LIMIT_S
+
+
+@pytest.mark.parametrize("role", [Role.READER, Role.SERVER])
+def test_a_stopped_role_is_named(job: JobSpec, role: Role) -> None:
+    error, seconds = run_into(job, name=f"stopped-{role.value}", role=role, number=signal.SIGSTOP)
+    assert isinstance(error, DeadlineError)
+    assert f"stopped-{role.value}/{role.value}/0" in str(error)
+    assert seconds < LIMIT_S
+
+
+def test_nothing_is_left_behind_when_the_driver_raises(job: JobSpec) -> None:
+    def give_up(progress: RunProgress) -> None:
+        if progress.step:
+            raise DataError("enough")
+
+    data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
+    run = RayRun(RunContext(run="given-up", job=job))
+    try:
+        with pytest.raises(DataError, match="enough"):
+            run.train(data, watch=give_up)
+    finally:
+        run.close()
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        alive = [actor for actor in list_actors(filters=[("state", "=", "ALIVE")]) if "given-up/" in (actor.name or "")]
+        if not alive:
+            return
+    pytest.fail(f"still alive: {alive}")
+
+
+def test_two_runs_of_one_name_are_refused(job: JobSpec) -> None:
+    from hetero.errors import UserError
+
+    run = RayRun(RunContext(run="twice", job=job))
+    try:
+        with pytest.raises(UserError, match="a run named `twice` is alive"):
+            RayRun(RunContext(run="twice", job=job))
+    finally:
+        run.close()
+    assert ray.is_initialized()

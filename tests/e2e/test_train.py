@@ -1,0 +1,87 @@
+"""Training from the command line, as a person would: through Ray and in one process; what the run's folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero.observe.events import EventKind, read_events
+from hetero.observe.run_folder import RunFolder
+from tests.support.cli import hetero, write_job
+from tests.support.jobs import write_data
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_data(tmp_path / "train.parquet", rows=4000, seed=1)
+    write_data(tmp_path / "test.parquet", rows=1500, seed=2)
+    write_job(tmp_path / "job.yaml", baseline="logistic_regression")
+    return tmp_path
+
+
+def test_through_ray_and_in_one_process_give_the_same_run(folder: Path) -> None:
+    on_ray = hetero("train", "job.yaml", "--run", "runs/ray", "--readers", "2", "--json", cwd=folder)
+    alone = hetero("train", "job.yaml", "--run", "runs/alone", "--in-process", "--json", cwd=folder)
+    assert (on_ray.code, alone.code) == (0, 0), on_ray.err + alone.err
+    assert on_ray.json["auc"] == alone.json["auc"]
+    assert on_ray.json["rows"] == alone.json["rows"]
+    assert on_ray.json["baseline"]["auc"] == alone.json["baseline"]["auc"]
+    losses = [np.load(folder / "runs" / name / "losses.npy") for name in ("ray", "alone")]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert on_ray.json["auc"] > 0.6
+    assert set(on_ray.json["peak_rss_bytes"]) == {
+        "sequencer/0",
+        "reader/0",
+        "reader/1",
+        "server/0",
+        "server/1",
+        "tower/0",
+    }
+    assert {"data.batch", "keys.window", "rows.pull", "tower.step"} <= {
+        event.name for event in read_events(folder / "runs/ray/events.jsonl") if event.kind is EventKind.SPAN
+    }
+    scored = hetero("evaluate", "runs/ray", "--json", cwd=folder)
+    assert scored.code == 0, scored.err
+    assert scored.json["auc"] == pytest.approx(on_ray.json["auc"], abs=1e-7)
+    assert scored.json["logloss"] == pytest.approx(on_ray.json["logloss"], abs=1e-6)
+
+
+def test_the_table_at_the_end_says_what_was_reached(folder: Path) -> None:
+    ran = hetero("train", "job.yaml", "--in-process", cwd=folder)
+    assert ran.code == 0, ran.err
+    for words in ("AUC", "log loss", "logistic regression", "rows/s", "wide/user", "deep/item", "runs/small"):
+        assert words in ran.out
+    assert RunFolder.open(folder / "runs/small").finished
+
+
+TOWER = """
+import torch
+from torch import nn
+
+class MyTower(nn.Module):
+    def __init__(self, inputs, hidden=8):
+        super().__init__()
+        self.names = [lookup.name for lookup in inputs.deep if not lookup.is_sequence]
+        width = sum(lookup.dim for lookup in inputs.deep if not lookup.is_sequence) + inputs.dense
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, {outputs}))
+
+    def forward(self, dense, embeddings):
+        return self.mlp(torch.cat([dense, embeddings.concat(self.names)], 1))
+"""
+
+
+def test_a_tower_of_ones_own_trains_in_actors(folder: Path) -> None:
+    (folder / "mytower.py").write_text(TOWER.format(outputs=1), encoding="utf-8")
+    own = '{name: "mytower:MyTower", args: {hidden: 12}}'
+    ran = hetero("train", "job.yaml", "--set", f"tower={own}", "--set", "baseline=null", "--json", cwd=folder)
+    assert ran.code == 0, ran.err
+    assert ran.json["auc"] > 0.55
+
+
+def test_a_tower_of_the_wrong_shape_is_the_users_mistake(folder: Path) -> None:
+    (folder / "mytower.py").write_text(TOWER.format(outputs=3), encoding="utf-8")
+    ran = hetero("train", "job.yaml", "--set", "tower=mytower:MyTower", "--set", "baseline=null", "--json", cwd=folder)
+    assert ran.code == 2, ran.err
+    assert "[256, 3]" in ran.json["error"]["message"]
