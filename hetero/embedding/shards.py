@@ -1,12 +1,12 @@
-"""The memory of a store's shards: slots and records in numpy arrays, described to the kernels by their addresses."""
+"""The memory of a store's shards: slots and records, described to the kernels by their addresses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hetero.embedding.region import Region
 from hetero.errors import CapacityError
 from hetero.kernels.index import (
     CAPACITY,
@@ -22,16 +22,14 @@ from hetero.records import U64
 
 SHARDS = 64
 _FULLEST = 0.8
-_GROWTH = 1.4
+_SLOT_GROWTH = 1.5
+_RECORD_GROWTH = 1.25
 _FIRST_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes reserved by a store. index: slots and the keys and tables in records. rows: float32 [W] of every place.
-
-    Places not yet filled are reserved and, while untouched, cost no resident memory.
-    """
+    """Bytes of the rows held. index: slots, and the key and table in each record. rows: float32 [W] each."""
 
     index_bytes: int
     row_bytes: int
@@ -42,7 +40,7 @@ class MemoryUse:
 
 
 class Shards:
-    """64 shards of one store, each growing by itself: its records are copied once, its slots entered anew.
+    """64 shards of one store, each growing by itself: records in place, slots entered anew.
 
     `description` is what kernels take: uint64 [shards, 5].
     """
@@ -52,10 +50,11 @@ class Shards:
         self._stride = HEADER_BYTES + 4 * width
         self._seeds = seeds
         self.description = np.zeros((SHARDS, CAPACITY + 1), np.uint64)
-        self._slots: list[npt.NDArray[np.uint32]] = [np.empty(0, np.uint32)] * SHARDS
-        self._records: list[npt.NDArray[np.uint8]] = [np.empty(0, np.uint8)] * SHARDS
+        self._slots = [Region(1) for _ in range(SHARDS)]
+        self._records = [Region(1) for _ in range(SHARDS)]
         for shard in range(SHARDS):
-            self._resize(shard, _FIRST_ROWS)
+            self._make_records(shard, _FIRST_ROWS)
+            self._make_slots(shard, _FIRST_ROWS)
 
     @property
     def row_count(self) -> int:
@@ -66,31 +65,34 @@ class Shards:
 
     def make_room(self, needed: U64) -> None:
         """Let every shard take `needed` more rows, uint64 [shards]. Raises CapacityError at 2^24 - 1 rows a shard."""
-        wanted = self.description[:, ROW_COUNT] + needed
-        for shard in np.flatnonzero(wanted > self.description[:, CAPACITY]):
-            rows = int(wanted[shard])
-            if rows > MOST_ROWS:
-                raise CapacityError(
-                    f"a shard of the index would hold {rows} rows, at most {MOST_ROWS} are possible "
-                    f"({SHARDS * MOST_ROWS} rows a server); raise roles.servers"
-                )
-            grown = max(rows, int(int(self.description[shard, CAPACITY]) * _GROWTH))
-            self._resize(int(shard), min(grown, MOST_ROWS))
+        wanted = (self.description[:, ROW_COUNT] + needed).astype(np.int64)
+        worst = int(wanted.max())
+        if worst > MOST_ROWS:
+            raise CapacityError(
+                f"a shard of the index would hold {worst} rows, at most {MOST_ROWS} are possible "
+                f"({SHARDS * MOST_ROWS} rows a server); raise roles.servers"
+            )
+        for shard in np.flatnonzero(wanted > self.description[:, CAPACITY].astype(np.int64)).tolist():
+            grown = int(int(self.description[shard, CAPACITY]) * _RECORD_GROWTH)
+            self._make_records(shard, max(int(wanted[shard]), grown))
+        for shard in np.flatnonzero(wanted > self.description[:, SLOT_COUNT] * _FULLEST).tolist():
+            self._make_slots(shard, int(wanted[shard] * _SLOT_GROWTH))
 
     def memory(self) -> MemoryUse:
-        places = int(self.description[:, CAPACITY].sum())
-        slots = int(self.description[:, SLOT_COUNT].sum())
-        return MemoryUse(index_bytes=4 * slots + HEADER_BYTES * places, row_bytes=4 * self._width * places)
+        """Bytes in use; places reserved and not yet filled cost no resident memory and are left out."""
+        rows, slots = self.row_count, int(self.description[:, SLOT_COUNT].sum())
+        return MemoryUse(index_bytes=4 * slots + HEADER_BYTES * rows, row_bytes=4 * self._width * rows)
 
-    def _resize(self, shard: int, rows: int) -> None:
-        """Give a shard room for `rows`: its records are copied once, its slots are filled anew."""
-        used = self.rows_in(shard) * self._stride
-        records = np.empty(rows * self._stride, np.uint8)
-        records[:used] = self._records[shard][:used]
-        slots = np.zeros(int(rows / _FULLEST) + 1, np.uint32)
-        self._records[shard], self._slots[shard] = records, slots
-        self.description[shard, SLOTS_AT] = slots.ctypes.data
-        self.description[shard, SLOT_COUNT] = len(slots)
-        self.description[shard, RECORDS_AT] = records.ctypes.data
-        self.description[shard, CAPACITY] = rows
+    def _make_records(self, shard: int, rows: int) -> None:
+        region = self._records[shard]
+        region.grow(rows * self._stride)
+        self.description[shard, RECORDS_AT] = region.address
+        self.description[shard, CAPACITY] = region.size // self._stride
+
+    def _make_slots(self, shard: int, rows: int) -> None:
+        """Empty slots for `rows` rows, and enter those there are."""
+        count = int(rows / _FULLEST) + 1
+        self._slots[shard].clear(4 * count)
+        self.description[shard, SLOTS_AT] = self._slots[shard].address
+        self.description[shard, SLOT_COUNT] = count
         rehash_kernel(self.description, shard, self._seeds, self._width)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
 from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, hyper_array, row_width
 from hetero.records import DEFAULT_BUCKETS, F32, I32, GroupSpec, Initializer, KeySet
+
+T = TypeVar("T")
 
 _FIRST = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
 _MAX_EXAMPLES = 8
@@ -100,18 +103,11 @@ class RowStore:
         A row whose gradient holds NaN or infinity is left as it is, counted and named.
         """
         self._check(keys)
-        self._insert_missing(keys)
-        gradients = np.ascontiguousarray(gradients, np.float32)
-
-        def part(start: int, stop: int) -> I32:
-            rejected = np.empty(stop - start, np.int32)
-            own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
-            count = update_kernel(
-                *self._place(own), self.width, self._kind, self._hyper, gradients[start:stop], rejected
-            )
-            return rejected[:count] + np.int32(start)
-
-        rejected = np.concatenate(self._in_parts(len(keys), part))
+        missing, rejected = self._update(keys, np.ascontiguousarray(gradients, np.float32))
+        if len(missing):
+            self._insert(keys, missing)
+            _, rejected_new = self._update(_picked(keys, missing), gradients[missing])
+            rejected = np.concatenate([rejected, missing[rejected_new]])
         return PushReport(
             applied=len(keys) - len(rejected),
             rejected=len(rejected),
@@ -168,9 +164,7 @@ class RowStore:
         return keys.tables, keys.keys, self._seeds, self._shards.description, self._shift
 
     def _check(self, keys: KeySet) -> None:
-        if len(keys) and (
-            int(keys.tables.max()) >= len(self._known) or not self._known[keys.tables].all()
-        ):
+        if len(keys) and (int(keys.tables.max()) >= len(self._known) or not self._known[keys.tables].all()):
             strange = sorted(set(np.unique(keys.tables).tolist()) - set(self._names))
             raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
 
@@ -184,6 +178,21 @@ class RowStore:
             return missing[:count] + np.int32(start)
 
         return np.concatenate(self._in_parts(len(keys), part))
+
+    def _update(self, keys: KeySet, gradients: F32) -> tuple[I32, I32]:
+        """Apply gradients; positions of missing rows and of gradients that are not finite."""
+
+        def part(start: int, stop: int) -> tuple[I32, I32]:
+            missing, rejected = np.empty(stop - start, np.int32), np.empty(stop - start, np.int32)
+            own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            room = np.empty(3 * self._group.dim, np.float32)
+            absent, bad = update_kernel(
+                *self._place(own), self.width, self._kind, self._hyper, gradients[start:stop], missing, rejected, room
+            )
+            return missing[:absent] + np.int32(start), rejected[:bad] + np.int32(start)
+
+        parts = self._in_parts(len(keys), part)
+        return np.concatenate([missing for missing, _ in parts]), np.concatenate([rejected for _, rejected in parts])
 
     def _insert_missing(self, keys: KeySet) -> None:
         missing = self._read(keys, np.empty((len(keys), 0), np.float32))
@@ -211,7 +220,7 @@ class RowStore:
             np.float32(group.optimizer.initial_accumulator),
         )
 
-    def _in_parts(self, count: int, work: Callable[[int, int], I32]) -> list[I32]:
+    def _in_parts(self, count: int, work: Callable[[int, int], T]) -> list[T]:
         """`work(start, stop)` over ranges of the rows, one a thread; rows are unique, so no two touch one record."""
         if self._pool is None or count < 2 * _SMALLEST_PART:
             return [work(0, count)]

@@ -20,7 +20,7 @@ from hetero.kernels.address import floats_at, prefetch, uint16_at, uint32_at, ui
 from hetero.kernels.initial import first_values
 from hetero.kernels.jit import inline, kernel
 from hetero.kernels.mix import mix64
-from hetero.kernels.optimizers import update_row
+from hetero.kernels.optimizers import is_finite, update_row
 from hetero.records import F32, I32, U16, U64
 
 HEADER_BYTES = 12
@@ -152,42 +152,40 @@ def update_kernel(
     kind: int,
     hyper: F32,
     gradients: F32,
+    missing: I32,
     rejected: I32,
-) -> int:
-    """Apply gradients float32 [n, E] to existing rows; returns how many were rejected because they are not finite.
+    room: F32,
+) -> tuple[int, int]:
+    """Apply gradients float32 [n, E] to rows; returns how many rows are missing, and how many gradients not finite.
 
-    rejected: int32 [n], filled with their positions. Every row must exist.
+    missing, rejected: int32 [n], filled with their positions; those rows are left as they are. room: float32 [>= 3 E].
     """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     dim = gradients.shape[1]
     lines = (HEADER_BYTES + 4 * width + 63) // 64
     hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    gradient, scratch = np.empty(dim, np.float32), np.empty(2 * dim, np.float32)
-    bad = 0
+    scratch, hyper_at = np.uint64(room.ctypes.data), np.uint64(hyper.ctypes.data)
+    first_gradient = np.uint64(gradients.ctypes.data)
+    absent, bad = 0, 0
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
         _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
         for i in range(count):
-            finite = np.float32(0)
-            for j in range(dim):
-                value = gradients[start + i, j]
-                gradient[j] = value
-                finite += value * np.float32(0)
-            if finite != np.float32(0):
+            if records[i] == np.uint64(0):
+                missing[absent] = start + i
+                absent += 1
+                continue
+            given = first_gradient + np.uint64(4 * dim * (start + i))
+            if is_finite(given, dim):
+                update_row(kind, hyper_at, records[i] + _HEADER, dim, given, scratch)
+            else:
                 rejected[bad] = start + i
                 bad += 1
-            else:
-                row = records[i] + _HEADER
-                weights = floats_at(row, dim)
-                state = floats_at(row + np.uint64(4 * dim), width - dim)
-                update_row(kind, hyper, weights, state, gradient, scratch)
-    return bad
+    return absent, bad
 
 
 @kernel
-def write_kernel(
-    tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, rows: F32
-) -> None:
+def write_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, rows: F32) -> None:
     """Overwrite existing rows with float32 [n, W]."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
     lines = (HEADER_BYTES + 4 * width + 63) // 64
@@ -202,9 +200,7 @@ def write_kernel(
 
 
 @kernel
-def count_kernel(
-    tables: U16, keys: U64, picked: I32, seeds: U64, shift: np.uint64, needed: U64
-) -> None:
+def count_kernel(tables: U16, keys: U64, picked: I32, seeds: U64, shift: np.uint64, needed: U64) -> None:
     """needed[shard] += rows among the picked positions that belong to it. needed: uint64 [shards]."""
     mask = np.uint64(len(needed) - 1)
     for position in picked:

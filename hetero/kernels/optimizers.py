@@ -1,14 +1,15 @@
 """Row optimizers on the CPU: one row at a time, every operation a single IEEE operation of float32.
 
 `hetero.optim` holds the definition: the layout of state, the reference in numpy and the torch path with equal bits.
+Rows, gradients and hyper-parameters are passed by address: an array as an argument costs more than a row's arithmetic.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from hetero.kernels.address import floats_at, uint32_at
 from hetero.kernels.jit import inline
-from hetero.records import F32
 
 SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, FTRL = range(5)
 
@@ -17,85 +18,136 @@ HYPER = 9
 
 
 @inline
-def tree_sum(values: F32, count: int) -> np.float32:
-    """Sum of values[:count] by the fixed tree: padded with zeros to a power of two, upper half added to lower half.
+def tree_sum(address: np.uint64, count: int) -> np.float32:
+    """Sum of `count` floats by the fixed tree: padded with zeros to a power of two, upper half added to lower half.
 
-    Overwrites `values`, which has room for the padding.
+    Overwrites them, and has room for the padding behind them.
     """
     size = 1
     while size < count:
         size *= 2
+    values = floats_at(address, size)
     for j in range(count, size):
         values[j] = np.float32(0)
-    while size > 1:
+    while size > 8:
         size //= 2
         for j in range(size):
             values[j] += values[j + size]
+    if size == 8:  # the last levels written out: a loop of a few rounds costs more than its additions
+        even = (values[0] + values[4]) + (values[2] + values[6])
+        return even + ((values[1] + values[5]) + (values[3] + values[7]))
+    if size == 4:
+        return (values[0] + values[2]) + (values[1] + values[3])
+    if size == 2:
+        return values[0] + values[1]
     return values[0]
 
 
 @inline
-def update_row(kind: int, hyper: F32, weights: F32, state: F32, gradient: F32, scratch: F32) -> None:
-    """Apply one gradient [E] to one row: weights [E], state [W - E]. scratch: at least 2 E floats, overwritten."""
-    dim = len(weights)
-    lr = hyper[0]
-    l2 = hyper[7]
-    if l2 != np.float32(0) and kind != 4:
-        for j in range(dim):
-            gradient[j] = gradient[j] + l2 * weights[j]
-    if kind == 0:
-        for j in range(dim):
-            weights[j] -= lr * gradient[j]
-    elif kind == 1:
-        eps = hyper[1]
-        for j in range(dim):
-            state[j] += gradient[j] * gradient[j]
-            weights[j] -= lr * gradient[j] / (np.sqrt(state[j]) + eps)
-    elif kind == 2:
-        for j in range(dim):
-            scratch[j] = gradient[j] * gradient[j]
-        state[0] += tree_sum(scratch, dim) / np.float32(dim)
-        below = np.sqrt(state[0]) + hyper[1]
-        for j in range(dim):
-            weights[j] -= lr * gradient[j] / below
-    elif kind == 3:
-        _adam(hyper, weights, state, gradient)
-    else:
-        _ftrl(hyper, weights, state, gradient)
+def is_finite(address: np.uint64, count: int) -> bool:
+    """Whether `count` floats are all finite."""
+    bits = uint32_at(address, count)
+    worst = np.uint32(0)
+    for j in range(count):
+        worst = max(worst, bits[j] & np.uint32(0x7FFFFFFF))
+    return worst < np.uint32(0x7F800000)
 
 
 @inline
-def _adam(hyper: F32, weights: F32, state: F32, gradient: F32) -> None:
-    dim = len(weights)
-    lr, eps = hyper[0], hyper[1]
-    power1 = state[2 * dim] * hyper[2]
-    power2 = state[2 * dim + 1] * hyper[3]
-    state[2 * dim] = power1
-    state[2 * dim + 1] = power2
+def update_row(kind: int, hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64, scratch: np.uint64) -> None:
+    """Apply one gradient [E] to one row [W]. scratch: 3 E floats, overwritten."""
+    given = gradient
+    if kind != 4 and floats_at(hyper, 9)[7] != np.float32(0):
+        given = scratch + np.uint64(8 * dim)
+        _add_penalty(hyper, row, dim, gradient, given)
+    if kind == 0:
+        _sgd(hyper, row, dim, given)
+    elif kind == 1:
+        _adagrad(hyper, row, dim, given)
+    elif kind == 2:
+        _rowwise_adagrad(hyper, row, dim, given, scratch)
+    elif kind == 3:
+        _adam(hyper, row, dim, given)
+    else:
+        _ftrl(hyper, row, dim, given)
+
+
+@inline
+def _add_penalty(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64, penalized: np.uint64) -> None:
+    """penalized = gradient + l2 * weights, for the optimizers whose l2 is a penalty on the loss."""
+    l2 = floats_at(hyper, 9)[7]
+    weights, g, out = floats_at(row, dim), floats_at(gradient, dim), floats_at(penalized, dim)
+    for j in range(dim):
+        out[j] = g[j] + l2 * weights[j]
+
+
+@inline
+def _sgd(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64) -> None:
+    lr = floats_at(hyper, 9)[0]
+    weights, g = floats_at(row, dim), floats_at(gradient, dim)
+    for j in range(dim):
+        weights[j] -= lr * g[j]
+
+
+@inline
+def _adagrad(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64) -> None:
+    h = floats_at(hyper, 9)
+    lr, eps = h[0], h[1]
+    values, g = floats_at(row, 2 * dim), floats_at(gradient, dim)
+    for j in range(dim):
+        total = values[dim + j] + g[j] * g[j]
+        values[dim + j] = total
+        values[j] -= lr * g[j] / (np.sqrt(total) + eps)
+
+
+@inline
+def _rowwise_adagrad(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64, scratch: np.uint64) -> None:
+    h = floats_at(hyper, 9)
+    lr, eps = h[0], h[1]
+    values, g, squares = floats_at(row, dim + 1), floats_at(gradient, dim), floats_at(scratch, dim)
+    for j in range(dim):
+        squares[j] = g[j] * g[j]
+    total = values[dim] + tree_sum(scratch, dim) / np.float32(dim)
+    values[dim] = total
+    below = np.sqrt(total) + eps
+    for j in range(dim):
+        values[j] -= lr * g[j] / below
+
+
+@inline
+def _adam(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64) -> None:
+    h = floats_at(hyper, 9)
+    lr, eps, beta1, beta2, rest1, rest2 = h[0], h[1], h[2], h[3], h[4], h[5]
+    values, g = floats_at(row, 3 * dim + 2), floats_at(gradient, dim)
+    power1 = values[3 * dim] * beta1
+    power2 = values[3 * dim + 1] * beta2
+    values[3 * dim] = power1
+    values[3 * dim + 1] = power2
     correct1 = np.float32(1) - power1
     correct2 = np.float32(1) - power2
     for j in range(dim):
-        first = hyper[2] * state[j] + hyper[4] * gradient[j]
-        second = hyper[3] * state[dim + j] + hyper[5] * (gradient[j] * gradient[j])
-        state[j] = first
-        state[dim + j] = second
-        weights[j] -= lr * (first / correct1) / (np.sqrt(second / correct2) + eps)
+        first = beta1 * values[dim + j] + rest1 * g[j]
+        second = beta2 * values[2 * dim + j] + rest2 * (g[j] * g[j])
+        values[dim + j] = first
+        values[2 * dim + j] = second
+        values[j] -= lr * (first / correct1) / (np.sqrt(second / correct2) + eps)
 
 
 @inline
-def _ftrl(hyper: F32, weights: F32, state: F32, gradient: F32) -> None:
-    dim = len(weights)
-    lr, l1, l2, beta = hyper[0], hyper[6], hyper[7], hyper[8]
+def _ftrl(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64) -> None:
+    h = floats_at(hyper, 9)
+    lr, l1, l2, beta = h[0], h[6], h[7], h[8]
+    values, g = floats_at(row, 3 * dim), floats_at(gradient, dim)
     for j in range(dim):
-        z, n = state[j], state[dim + j]
-        more = n + gradient[j] * gradient[j]
+        z, n = values[dim + j], values[2 * dim + j]
+        more = n + g[j] * g[j]
         root = np.sqrt(more)
         sigma = (root - np.sqrt(n)) / lr
-        z = z + (gradient[j] - sigma * weights[j])
-        state[j] = z
-        state[dim + j] = more
+        z = z + (g[j] - sigma * values[j])
+        values[dim + j] = z
+        values[2 * dim + j] = more
         if np.abs(z) <= l1:
-            weights[j] = np.float32(0)
+            values[j] = np.float32(0)
         else:
             shrunk = z - l1 if z > np.float32(0) else z + l1
-            weights[j] = -shrunk / ((beta + root) / lr + l2)
+            values[j] = -shrunk / ((beta + root) / lr + l2)

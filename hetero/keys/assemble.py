@@ -205,8 +205,6 @@ def _joined_bags(bags: Sequence[Bags], places: Sequence[I32]) -> Bags:
         weights = np.concatenate(filled)
     if all(part.offsets is None for part in bags):
         return Bags(local, None, weights)
-    lengths = [
-        np.ones(len(part.local), np.int32) if part.offsets is None else np.diff(part.offsets) for part in bags
-    ]
+    lengths = [np.ones(len(part.local), np.int32) if part.offsets is None else np.diff(part.offsets) for part in bags]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int32)
     return Bags(local, offsets, weights)
