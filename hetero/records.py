@@ -379,7 +379,7 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True)
 class GroupBatch:
-    """What a batch needs of one group: unique rows, pooled cells (B * F bags), and its sequence lookups in job order."""
+    """What a batch needs of one group: unique rows, pooled cells (B * F bags), its sequence lookups in job order."""
 
     unique: KeySet
     pooled: Bags

@@ -63,17 +63,6 @@ def join_weights(parts: Sequence[F32 | None], sizes: Sequence[int]) -> F32 | Non
     return np.concatenate(filled)
 
 
-def slice_rows(jagged: Jagged, start: int, stop: int) -> Jagged:
-    """Rows [start, stop): views of keys and weights; only the offsets are new, as they begin with 0."""
-    if jagged.offsets is None:
-        weights = None if jagged.weights is None else jagged.weights[start:stop]
-        return Jagged(jagged.keys[start:stop], None, weights)
-    first, last = int(jagged.offsets[start]), int(jagged.offsets[stop])
-    offsets = jagged.offsets[start : stop + 1] - np.int32(first)
-    weights = None if jagged.weights is None else jagged.weights[first:last]
-    return Jagged(jagged.keys[first:last], offsets, weights)
-
-
 def freeze(jagged: Jagged) -> Jagged:
     """The same arrays, read-only, so that kernels meet one array type whether keys are Arrow's memory or not."""
     for array in (jagged.keys, jagged.offsets, jagged.weights):

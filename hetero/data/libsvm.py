@@ -16,7 +16,7 @@ from hetero.data.columns import Block
 from hetero.data.faults import RowFaults
 from hetero.data.lines import LineBlock, read_blocks
 from hetero.data.numbers import float_slices, gather_text, integer_slices
-from hetero.data.text_kernels import OK, scan_libsvm
+from hetero.kernels.text import OK, scan_libsvm
 from hetero.records import F64, I64, SplitRef
 
 _LONGEST_TOKEN = 40

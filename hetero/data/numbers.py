@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetero.data.buffers import Bool, bytes_view, is_text, missing_mask, string_slices, values_of
-from hetero.data.text_kernels import BAD, EMPTY, OK, SLOW, parse_floats, parse_integers
+from hetero.kernels.text import BAD, EMPTY, OK, SLOW, parse_floats, parse_integers
 from hetero.records import F64, I64, U64
 
 U8 = npt.NDArray[np.uint8]

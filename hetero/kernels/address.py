@@ -1,6 +1,6 @@
 """Memory by address, for kernels that work on many arrays at once: one call serves all shards of an index.
 
-Addresses are uint64; whoever passes one keeps the array alive. Loads and stores are of the element at `address`.
+Addresses are uint64; whoever passes one keeps the memory alive. Usable in kernels only.
 """
 
 from __future__ import annotations
@@ -8,21 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-
-from hetero.records import F32
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _INT32 = ir.IntType(32)
 
 
-@intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line at an address, to be read or written soon; never faults."""
-
+def _prefetch(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _INT32, _INT32, _INT32])
         function = builder.module.declare_intrinsic("llvm.prefetch", (_BYTE_POINTER,), kind)
@@ -33,43 +27,29 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     return types.void(types.uint64), generate
 
 
-def _pointer_to(element: Any) -> Any:
-    @intrinsic
-    def pointer(typing_context: Any, address: Any) -> Any:
+def _array_at(element: Any) -> Any:
+    """A kernel function (address, count) -> array of `element` at the address, without a copy."""
+
+    def to_pointer(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(element)))
+            return builder.inttoptr(arguments[0], context.get_value_type(pointer_type))
 
-        return types.CPointer(element)(types.uint64), generate
+        return pointer_type(types.uint64), generate
 
-    return pointer
+    pointer_type: Any = types.CPointer(element)  # type: ignore[no-untyped-call]
+    pointer: Any = intrinsic(to_pointer)
+    view: Any = numba.carray  # type: ignore[attr-defined]
 
+    def array_at(address: Any, count: Any) -> Any:
+        return view(pointer(address), count)
 
-_float32_pointer = _pointer_to(types.float32)
-_uint64_pointer = _pointer_to(types.uint64)
-_uint32_pointer = _pointer_to(types.uint32)
-_uint16_pointer = _pointer_to(types.uint16)
-
-
-@numba.njit(nogil=True)
-def floats_at(address: np.uint64, count: int) -> F32:
-    """float32 [count] at an address, as an array without a copy."""
-    view: F32 = numba.carray(_float32_pointer(address), count)
-    return view
+    return numba.njit(nogil=True)(array_at)
 
 
-@numba.njit(nogil=True)
-def uint64_at(address: np.uint64, count: int) -> Any:
-    """uint64 [count] at an address."""
-    return numba.carray(_uint64_pointer(address), count)
+# Ask for the cache line at an address, to be used soon; never faults.
+prefetch: Any = intrinsic(_prefetch)
 
-
-@numba.njit(nogil=True)
-def uint32_at(address: np.uint64, count: int) -> Any:
-    """uint32 [count] at an address."""
-    return numba.carray(_uint32_pointer(address), count)
-
-
-@numba.njit(nogil=True)
-def uint16_at(address: np.uint64, count: int) -> Any:
-    """uint16 [count] at an address."""
-    return numba.carray(_uint16_pointer(address), count)
+floats_at: Any = _array_at(types.float32)
+uint64_at: Any = _array_at(types.uint64)
+uint32_at: Any = _array_at(types.uint32)
+uint16_at: Any = _array_at(types.uint16)

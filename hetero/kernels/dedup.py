@@ -3,7 +3,7 @@
 Contract: occurrences (table uint16 [N], key uint64 [N]) -> unique tables [U], keys [U], local int32 [N] with
 unique[local[i]] == occurrence i, unique rows in order of first occurrence.
 
-The scratch table is reused: a slot holds the number of the call that wrote it, so that nothing is cleared between calls.
+The scratch table is reused: a slot holds the number of the call that wrote it, so nothing is cleared between calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def dedup_kernel(
 ) -> int:
     """Fill unique_tables, unique_keys [>= U] and local [N]; returns U.
 
-    stamps, slots: the scratch table, a power of two of at least 2 N entries. stamp: differs from those of earlier calls.
+    stamps, slots: the scratch table, a power of two of at least 2 N entries. stamp: unlike those of earlier calls.
     """
     mask = np.uint64(len(slots) - 1)
     unique = 0

@@ -13,6 +13,8 @@ read; so that the memory's latency is paid once a block.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,7 +37,7 @@ _HEADER = np.uint64(HEADER_BYTES)
 
 
 @inline
-def _find(shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, key: np.uint64, stride: np.uint64) -> int:
+def _find(shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, key: np.uint64, stride: np.uint64) -> Any:
     """Address of a row's record, or 0."""
     count = shards[shard, 1]
     slots = uint32_at(shards[shard, 0], np.int64(count))
@@ -116,7 +118,7 @@ def read_kernel(
     out: F32,
     missing: I32,
 ) -> int:
-    """out[i] = first columns of the row of (tables[i], keys[i]), zeros where there is none; returns how many are missing.
+    """out[i] = first columns of row (tables[i], keys[i]), zeros where there is none; returns how many are missing.
 
     out: float32 [n, E] or [n, W]. missing: int32 [n], filled with the positions of missing rows.
     """

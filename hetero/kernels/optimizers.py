@@ -6,6 +6,8 @@ Rows, gradients and hyper-parameters are passed by address: an array as an argum
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hetero.kernels.address import floats_at, uint32_at
@@ -18,7 +20,7 @@ HYPER = 9
 
 
 @inline
-def tree_sum(address: np.uint64, count: int) -> np.float32:
+def tree_sum(address: np.uint64, count: int) -> Any:
     """Sum of `count` floats by the fixed tree: padded with zeros to a power of two, upper half added to lower half.
 
     Overwrites them, and has room for the padding behind them.
@@ -50,7 +52,7 @@ def is_finite(address: np.uint64, count: int) -> bool:
     worst = np.uint32(0)
     for j in range(count):
         worst = max(worst, bits[j] & np.uint32(0x7FFFFFFF))
-    return worst < np.uint32(0x7F800000)
+    return bool(worst < np.uint32(0x7F800000))
 
 
 @inline

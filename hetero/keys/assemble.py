@@ -1,7 +1,8 @@
 """From parsed splits to batches whose keys are deduplicated: everything a tower needs to know of the sparse features.
 
 Consumes   ParsedSplit (columns of one split)
-Produces   PreparedSplit (once a split): keys of each group in the order of bags; Batch (per piece): unique keys, local ids
+Produces   PreparedSplit (once a split): keys of each group in the order of bags
+           Batch (per piece): unique keys, local ids
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from hetero.records import (
     GroupBatch,
     Jagged,
     JobSpec,
-    KeySet,
     LookupSpec,
     ParsedSplit,
     Pooling,
@@ -87,7 +87,7 @@ class BatchAssembler:
         return PreparedSplit(split, tuple(groups))
 
     def batch(self, prepared: PreparedSplit, start: int, stop: int) -> Batch:
-        """Rows [start, stop) of a split. Unique keys stand in order of first occurrence: pooled bags, then sequences."""
+        """Rows [start, stop) of a split. Unique keys in order of first occurrence: pooled bags, then sequences."""
         split = prepared.split
         return Batch(
             labels=split.labels[start:stop],

@@ -1,7 +1,7 @@
 """From a row to its bucket to the server that holds it: the only routing there is, for pulls, pushes and files alike.
 
-A row's bucket is the top bits of `mix64(key ^ mix64(table seed))`, so that doubling the number of buckets splits each in
-two. Servers own sets of buckets.
+A row's bucket is the top bits of `mix64(key ^ mix64(table seed))`, so that doubling the number of buckets splits each
+in two. Servers own sets of buckets.
 """
 
 from __future__ import annotations

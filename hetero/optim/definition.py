@@ -8,9 +8,9 @@ A row is float32 [W]: weights [E], then state:
     adam             first moment [E], second moment [E], beta1^t, beta2^t
     ftrl             z [E], n [E]
 
-Sources: Adagrad, Duchi et al. 2011; row-wise, Gupta et al. 2014 as in DLRM; Adam, Kingma and Ba 2015, on the rows a step
-touches, each with its own t; FTRL-proximal, McMahan et al. 2013. Operations are float32 and in the order written here;
-the mean of row-wise Adagrad adds by a fixed tree (`tree_mean`).
+Sources: Adagrad, Duchi et al. 2011; row-wise, Gupta et al. 2014 as in DLRM; Adam, Kingma and Ba 2015, on the rows a
+step touches, each with its own t; FTRL-proximal, McMahan et al. 2013. Operations are float32 and in the order written
+here; the mean of row-wise Adagrad adds by a fixed tree (`tree_mean`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def first_state(spec: RowOptimizerSpec, weights: F32) -> F32:
 
 
 def tree_mean(values: F32) -> F32:
-    """Mean over the last axis [n, E] by the fixed tree: pad with zeros to a power of two, add the upper to the lower half."""
+    """Mean over the last axis [n, E] by the fixed tree: pad with zeros to a power of two, add upper to lower half."""
     dim = values.shape[-1]
     size = 1 << (dim - 1).bit_length()
     padded = np.zeros((*values.shape[:-1], size), np.float32)
@@ -85,11 +85,11 @@ def tree_mean(values: F32) -> F32:
     while size > 1:
         size //= 2
         padded = padded[..., :size] + padded[..., size:]
-    return padded[..., 0] / np.float32(dim)
+    return (padded[..., 0] / np.float32(dim)).astype(np.float32, copy=False)
 
 
 def update_reference(spec: RowOptimizerSpec, rows: F32, gradients: F32) -> F32:
-    """Rows [n, W] after one gradient each [n, E], in numpy. The contract that kernel and torch path are tested against."""
+    """Rows [n, W] after one gradient each [n, E], in numpy: what kernel and torch path are tested against."""
     dim = gradients.shape[1]
     lr, eps, beta1, beta2, rest1, rest2, l1, l2, beta = hyper_array(spec)
     weights, state, g = rows[:, :dim].copy(), rows[:, dim:].copy(), gradients

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from import_law import offences, python_files
+
+from tests.architecture.import_law import offences, python_files
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray.util.state import list_actors
 
 from actors.context import RunContext
 from actors.naming import Role
 from actors.supervisor import RayRun
-from hetero.errors import DataError, DeadlineError, PeerLostError
+from hetero.errors import DataError, DeadlineError, PeerLostError, UserError
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunProgress
 from hetero.records import JobSpec, RoleSpec
@@ -97,17 +96,12 @@ def test_nothing_is_left_behind_when_the_driver_raises(job: JobSpec) -> None:
             run.train(data, watch=give_up)
     finally:
         run.close()
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        alive = [actor for actor in list_actors(filters=[("state", "=", "ALIVE")]) if "given-up/" in (actor.name or "")]
-        if not alive:
-            return
-    pytest.fail(f"still alive: {alive}")
+    deadline_t = time.monotonic() + LIMIT_S
+    while alive := [name for name in ray.util.list_named_actors() if name.startswith("given-up/")]:
+        assert time.monotonic() < deadline_t, f"still alive: {alive}"
 
 
 def test_two_runs_of_one_name_are_refused(job: JobSpec) -> None:
-    from hetero.errors import UserError
-
     run = RayRun(RunContext(run="twice", job=job))
     try:
         with pytest.raises(UserError, match="a run named `twice` is alive"):

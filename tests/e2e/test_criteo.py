@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.cli import hetero, write_job
+from tests.support.cli import hetero_here, write_job
 
 DATA = (
     Path(os.environ.get("HETERO_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "criteo_kaggle_10k"
@@ -17,7 +17,8 @@ DATA = (
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"the Criteo sample is not at {DATA}")
 
 
-def test_raw_log_and_parquet_give_the_same_losses(tmp_path: Path) -> None:
+def test_raw_log_and_parquet_give_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     features = {
         "sparse": [{"name": f"C{n}"} for n in range(1, 27)],
         "dense": [{"name": f"I{n}", "transform": "log"} for n in range(1, 14)],
@@ -33,7 +34,7 @@ def test_raw_log_and_parquet_give_the_same_losses(tmp_path: Path) -> None:
             tower={"name": "dlrm", "args": {"bottom": [32], "top": [32]}},
             train={"batch_size": 512, "epochs": 1},
         )
-        ran = hetero("train", job.name, "--in-process", "--json", cwd=tmp_path)
+        ran = hetero_here("train", job.name, "--in-process", "--json")
         assert ran.code == 0, ran.err
         assert ran.json["samples"] == 10_000
         losses[kind] = np.load(tmp_path / "runs" / kind / "losses.npy")

@@ -9,7 +9,7 @@ import pytest
 
 from hetero.observe.events import EventKind, read_events
 from hetero.observe.run_folder import RunFolder
-from tests.support.cli import hetero, write_job
+from tests.support.cli import hetero, hetero_here, write_job
 from tests.support.jobs import write_data
 
 
@@ -80,8 +80,10 @@ def test_a_tower_of_ones_own_trains_in_actors(folder: Path) -> None:
     assert ran.json["auc"] > 0.55
 
 
-def test_a_tower_of_the_wrong_shape_is_the_users_mistake(folder: Path) -> None:
-    (folder / "mytower.py").write_text(TOWER.format(outputs=3), encoding="utf-8")
-    ran = hetero("train", "job.yaml", "--set", "tower=mytower:MyTower", "--set", "baseline=null", "--json", cwd=folder)
+def test_a_tower_of_the_wrong_shape_is_the_users_mistake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "wrongtower.py").write_text(TOWER.format(outputs=3), encoding="utf-8")
+    ran = hetero_here("train", "job.yaml", "--in-process", "--set", "tower=wrongtower:MyTower", "--json")
     assert ran.code == 2, ran.err
     assert "[256, 3]" in ran.json["error"]["message"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def summed(rank: int, size: int, meet: Rendezvous) -> np.ndarray:
     return values.numpy()
 
 
-def steps_of_dense(rank: int, size: int, meet: Rendezvous | None, poison: bool) -> dict[str, object]:
+def steps_of_dense(rank: int, size: int, meet: Rendezvous | None, poison: bool) -> dict[str, Any]:
     """Ten steps of a linear model on rows [0, 12), an equal share of them on each rank."""
     group = SoleTower() if meet is None else group_of(rank, size, meet)
     with torch.random.fork_rng():

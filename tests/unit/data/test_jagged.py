@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero.data.jagged import freeze, join, keep_last, row_offsets, slice_rows, take_rows
+from hetero.data.jagged import freeze, join, keep_last, row_offsets, take_rows
 from hetero.errors import DataError
 from hetero.records import Jagged
 
@@ -58,23 +58,9 @@ def test_join_with_and_without_weights(parts: list[tuple[Rows, bool]]) -> None:
     assert (joined.weights is None) == (not any(weighted for _, weighted in parts))
 
 
-@given(rows_of_lists, st.data())
-@settings(max_examples=50, deadline=None)
-def test_slice_rows_shares_keys(rows: Rows, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(rows)))
-    stop = data.draw(st.integers(start, len(rows)))
-    whole = from_rows(rows)
-    part = slice_rows(whole, start, stop)
-    assert to_rows(part) == rows[start:stop]
-    assert part.offsets is not None
-    assert part.offsets[0] == 0
-    assert not len(part.keys) or np.shares_memory(part.keys, whole.keys)
-
-
 def test_one_key_a_row_stays_without_offsets() -> None:
     ones = Jagged(np.arange(5, dtype=np.uint64))
     assert take_rows(ones, np.array([4, 0])).offsets is None
-    assert slice_rows(ones, 1, 3).keys.tolist() == [1, 2]
     assert keep_last(ones, most=1) is ones
     assert join([ones, ones]).offsets is None
     lists = from_rows([[], [(7, 1.0), (8, 1.0)]], weighted=False)

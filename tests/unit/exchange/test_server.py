@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hetero.keys.dedup import Deduplicator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from hetero.errors import ProtocolError
 from hetero.exchange.merge import merge_gradients
 from hetero.exchange.messages import PullRequest, Purpose, PushRequest
 from hetero.exchange.server import RowServer
+from hetero.keys.dedup import Deduplicator
 from hetero.records import KeySet, RoleSpec
 from tests.support.jobs import DEEP
 from tests.support.row_client import contract_job, some_gradients, some_keys
@@ -84,7 +84,8 @@ def test_a_training_pull_before_the_step_before_is_applied_is_refused() -> None:
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), unique=True), max_size=4), st.integers(0, 99))
 def test_merged_gradients_are_sums_in_tower_order(towers: list[list[tuple[int, int]]], seed: int) -> None:
     random = np.random.default_rng(seed)
-    parts, want = [], {}
+    parts: list[tuple[KeySet, np.ndarray]] = []
+    want: dict[tuple[int, int], np.ndarray] = {}
     for identities in towers:
         gradients = random.normal(size=(len(identities), 3)).astype(np.float32)
         keys = KeySet(

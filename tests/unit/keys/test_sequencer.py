@@ -75,7 +75,7 @@ def report_of(layout: Layout, split: SplitId, malformed: tuple[MalformedRow, ...
         epoch=split.epoch,
         rows=rows,
         malformed=malformed,
-        weight_prefix=np.arange(rows + 1) * 0.5,
+        weight_prefix=np.arange(rows + 1, dtype=np.float64) / 2,
     )
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from tower_batches import Cell, Lookup, make_batch, make_job
 
 from hetero.records import F32, Batch, JobSpec, TowerSpec
 from hetero.towers.dlrm import DLRM
 from hetero.towers.embeddings import EmbeddingLayout, embed, tower_inputs
 from hetero.towers.registry import build_tower, check_logits
+from tests.unit.towers.tower_batches import Cell, Lookup, make_batch, make_job
 
 TABLES = 3
 TOLERANCE = 1e-5

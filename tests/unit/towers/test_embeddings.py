@@ -7,7 +7,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tower_batches import Lookup, Sample, make_job, make_sample
 
 from hetero.errors import ProtocolError, TowerError
 from hetero.records import Batch, Pooling
@@ -21,6 +20,7 @@ from hetero.towers.embeddings import (
     tower_inputs,
 )
 from hetero.towers.lookup import Backend
+from tests.unit.towers.tower_batches import Lookup, Sample, make_job, make_sample
 
 MIXED = (
     Lookup("bias", 0),

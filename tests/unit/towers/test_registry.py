@@ -8,12 +8,12 @@ import types
 import pytest
 import torch
 from torch import Tensor, nn
-from tower_batches import Lookup, make_sample
 
 from hetero.errors import TowerError
 from hetero.records import Pooling, TowerSpec
 from hetero.towers.embeddings import Embeddings, LookupInput, TowerInputs, embed, tower_inputs
 from hetero.towers.registry import BUILT_IN, batch_coupled_layers, build_tower, build_tower_class, check_logits
+from tests.unit.towers.tower_batches import Lookup, make_sample
 
 INPUTS = TowerInputs(2, (LookupInput("w", 1), LookupInput("user", 4), LookupInput("item", 4)))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
-from tower_batches import Lookup, Sample, Value, make_sample
 
 from hetero.errors import TowerError
 from hetero.records import Pooling, TowerSpec
@@ -17,6 +16,7 @@ from hetero.towers.embeddings import LookupInput, TowerInputs, embed, tower_inpu
 from hetero.towers.fm import pairwise_dots
 from hetero.towers.layers import MLP
 from hetero.towers.registry import build_tower, check_logits
+from tests.unit.towers.tower_batches import Lookup, Sample, Value, make_sample
 
 WIDE_FIRST = (
     Lookup("w_user", 0),
