@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # torch is loaded by towers alone
 _LOG = logging.getLogger(__name__)
 _LOCAL_STORE_BYTES = 512 << 20
 _MIN_STORE_BYTES = 80 << 20
+_ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,9 @@ def connected(job: JobSpec, *, address: str | None) -> Iterator[None]:
         if address is None:
             _start_local(job)
         else:
+            _check_answers(address)
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
-    except ConnectionError as error:
+    except OSError as error:
         raise UserError(f"--address {address}: no Ray cluster answers there ({error})") from error
     try:
         yield
@@ -105,6 +108,13 @@ def check_ray() -> str:
 @ray.remote
 def _own_pid() -> int:
     return os.getpid()
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError when nothing answers at HOST:PORT; Ray itself would try for minutes. Other forms pass."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if separator and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
 
 
 def _start_local(job: JobSpec) -> None:
