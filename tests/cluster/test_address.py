@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 def test_two_raylets_by_address_give_the_bits_of_one_process(folder: Path) -> None:
     ray.shutdown()
     nodes = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=nodes)
+    cluster: Any = Cluster(initialize_head=True, head_node_args=nodes)
     try:
         cluster.add_node(num_cpus=2, object_store_memory=100_000_000)
         ran = hetero("train", "job.yaml", "--run", "runs/far", "--address", cluster.address, "--json", cwd=folder)
