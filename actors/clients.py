@@ -8,9 +8,19 @@ from typing import Any
 
 from actors.calls import Answer
 from actors.naming import Member
-from hetero.exchange.messages import Pending, PullReply, PullRequest, PushReply, PushRequest
+from hetero.exchange.messages import (
+    LeaseReply,
+    LeaseRequest,
+    Pending,
+    PullReply,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    ReturnRequest,
+)
 from hetero.keys.sequencer import Claim, Turn
-from hetero.records import Batch, BatchSpec, Piece, SplitReport
+from hetero.keys.windows import TowerWindow
+from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,38 +39,36 @@ class RemoteServer:
         self._peer = peer
 
     def pull(self, request: PullRequest) -> Pending[PullReply]:
-        ref = self._peer.handle.pull.remote(request)
-        return Answer(
-            ref=ref,
-            member=self._peer.member,
-            what=f"pull for step {request.step}",
-            deadline_s=self._peer.deadline_s,
-        )
+        return self._answer(self._peer.handle.pull.remote(request), f"pull for step {request.step}")
 
     def push(self, request: PushRequest) -> Pending[PushReply]:
-        ref = self._peer.handle.push.remote(request)
-        return Answer(
-            ref=ref,
-            member=self._peer.member,
-            what=f"push of step {request.step}",
-            deadline_s=self._peer.deadline_s,
-        )
+        return self._answer(self._peer.handle.push.remote(request), f"push of step {request.step}")
+
+    def lease(self, request: LeaseRequest) -> Pending[LeaseReply]:
+        return self._answer(self._peer.handle.lease.remote(request), f"fetch for window {request.window}")
+
+    def give_back(self, request: ReturnRequest) -> Pending[None]:
+        return self._answer(self._peer.handle.give_back.remote(request), f"return before window {request.window}")
+
+    def _answer(self, ref: Any, what: str) -> Answer[Any]:
+        return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)
 
 
 class RemoteReader:
-    """A reader actor, as a tower sees it."""
+    """A reader actor, as a tower and the sequencer see it."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
     def batch(self, piece: Piece) -> Pending[Batch]:
-        what = f"rows {piece.start} to {piece.stop} of split {piece.position}"
-        return Answer(
-            ref=self._peer.handle.batch.remote(piece),
-            member=self._peer.member,
-            what=what,
-            deadline_s=self._peer.deadline_s,
-        )
+        return self._answer(self._peer.handle.batch.remote(piece), "rows", piece)
+
+    def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
+        return self._answer(self._peer.handle.keys.remote(piece), "keys of rows", piece)
+
+    def _answer(self, ref: Any, what: str, piece: Piece) -> Answer[Any]:
+        where = f"{what} {piece.start} to {piece.stop} of split {piece.position}"
+        return Answer(ref=ref, member=self._peer.member, what=where, deadline_s=self._peer.deadline_s)
 
 
 class RemoteSequencer:
@@ -80,6 +88,11 @@ class RemoteSequencer:
     def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:
         ref = self._peer.handle.take.remote(tower, acknowledged=tuple(acknowledged))
         answer: Answer[BatchSpec | Turn] = self._answer(ref, "take")
+        return answer.result()
+
+    def take_window(self, tower: int, *, acknowledged: Sequence[int]) -> TowerWindow | Turn:
+        ref = self._peer.handle.take_window.remote(tower, acknowledged=tuple(acknowledged))
+        answer: Answer[TowerWindow | Turn] = self._answer(ref, "take a window")
         return answer.result()
 
     def _answer(self, ref: Any, what: str) -> Answer[Any]:

@@ -15,7 +15,7 @@ from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.reader import Reader, read_splits
 from hetero.loops.run import DataPass, RoleReport
 from hetero.observe.spans import SpanTotals
-from hetero.records import Batch, Piece
+from hetero.records import Batch, KeySet, Piece
 
 
 class ReaderActor:
@@ -47,6 +47,10 @@ class ReaderActor:
     @ray.method(concurrency_group="serve")
     def batch(self, piece: Piece) -> Batch:
         return self._opened().batch(piece)
+
+    @ray.method(concurrency_group="serve")
+    def keys(self, piece: Piece) -> tuple[KeySet, ...]:
+        return self._opened().keys(piece)
 
     def role_report(self) -> RoleReport:
         self._keep_spans()

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from actors.clients import Peer, RemoteReader
 from actors.context import RunContext
 from hetero.errors import ProtocolError
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Claim, InputQuality, Sequencer, Turn
+from hetero.keys.windows import TowerWindow
+from hetero.loops.protocols import Phase
 from hetero.loops.reader import make_sequencer
 from hetero.loops.run import DataPass, RoleReport
-from hetero.observe.spans import SpanTotals
+from hetero.loops.windows import WindowCutter
+from hetero.observe.spans import Span, SpanClock
 from hetero.records import BatchSpec, SplitReport
 
 T = TypeVar("T")
 
 _LONGEST_WAIT_S = 0.5
+_WINDOWS_READY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +46,20 @@ class SequencerActor:
         self._job = context.job
         self._news = threading.Condition()
         self._sequencer: Sequencer | None = None
+        self._windows: list[deque[TowerWindow]] = []
+        self._given_back: set[int] = set()  # towers that have the window after which nothing is leased
+        self._window_failure: Exception | None = None
+        self._phase = 0
+        self._clock = SpanClock()
 
     def ping(self) -> int:
         """Answer, with the number of this process."""
         return os.getpid()
 
-    def open(self, data: DataPass) -> None:
-        """Begin a phase."""
+    def open(self, data: DataPass, readers: Sequence[Peer]) -> None:
+        """Begin a phase. In training with windows a thread of its own builds them, from the keys that readers give."""
         with self._news:
+            self._phase += 1
             self._sequencer = make_sequencer(
                 self._job,
                 data=data.data,
@@ -56,6 +68,12 @@ class SequencerActor:
                 max_steps=data.max_steps,
                 towers=self._job.towers.count,
             )
+            self._windows = [deque() for _ in range(self._job.towers.count)]
+            self._given_back = set()
+        if self._job.window and data.phase is Phase.TRAIN:
+            remote = [RemoteReader(peer) for peer in readers]
+            cutter = WindowCutter(self._job, next_spec=self._next_spec, readers=remote)
+            threading.Thread(target=self._build_windows, args=(cutter, self._phase), daemon=True).start()
 
     def claim(self, reader: int) -> Claim:
         return self._when_there(lambda s: s.claim(reader), lambda claim: claim.split is Turn.WAIT and not claim.release)
@@ -73,6 +91,29 @@ class SequencerActor:
             return first
         return self._when_there(lambda s: s.take(tower), lambda turn: turn is Turn.WAIT)
 
+    def take_window(self, tower: int, *, acknowledged: Sequence[int]) -> TowerWindow | Turn:
+        """A tower's part of the next window; the last one has no steps, after it comes the end."""
+        deadline = time.monotonic() + _LONGEST_WAIT_S
+        with self._news:
+            for step in acknowledged:
+                self._opened().acknowledge(tower, step)
+            self._news.notify_all()
+            queue = self._windows[tower]
+            while not queue:
+                if tower in self._given_back:
+                    return Turn.END
+                if self._window_failure is not None:
+                    raise self._window_failure
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return Turn.WAIT
+                self._news.wait(timeout=left)
+            window = queue.popleft()
+            if not window.specs:
+                self._given_back.add(tower)
+            self._news.notify_all()
+            return window
+
     def news(self) -> SequencerNews:
         with self._news:
             sequencer = self._opened()
@@ -80,8 +121,36 @@ class SequencerActor:
 
     def role_report(self) -> RoleReport:
         return RoleReport(
-            name="sequencer/0", spans=SpanTotals(), peak_rss_bytes=peak_rss_bytes(), cpu_s=time.process_time()
+            name="sequencer/0", spans=self._clock.totals(), peak_rss_bytes=peak_rss_bytes(), cpu_s=time.process_time()
         )
+
+    def _next_spec(self, tower: int) -> BatchSpec | None:
+        with self._news:
+            while (turn := self._opened().take(tower)) is Turn.WAIT:
+                self._news.wait(timeout=_LONGEST_WAIT_S)
+            self._news.notify_all()
+        return turn if isinstance(turn, BatchSpec) else None
+
+    def _build_windows(self, cutter: WindowCutter, phase: int) -> None:
+        """Keep a few windows ready for every tower until the phase ends."""
+        try:
+            ended = False
+            while not ended:
+                with self._clock.span(Span.KEYS_WINDOW):
+                    windows = cutter.build(steps=self._job.window)
+                ended = not windows[0].specs
+                with self._news:
+                    while phase == self._phase and any(len(queue) >= _WINDOWS_READY for queue in self._windows):
+                        self._news.wait(timeout=_LONGEST_WAIT_S)
+                    if phase != self._phase:
+                        return
+                    for queue, window in zip(self._windows, windows, strict=True):
+                        queue.append(window)
+                    self._news.notify_all()
+        except Exception as error:  # raised where the next window is taken
+            with self._news:
+                self._window_failure = error
+                self._news.notify_all()
 
     def _when_there(self, ask: Callable[[Sequencer], T], is_wait: Callable[[T], bool]) -> T:
         deadline = time.monotonic() + _LONGEST_WAIT_S

@@ -11,7 +11,15 @@ import ray
 from actors.context import RunContext
 from hetero.checkpoint.manifest import Part
 from hetero.checkpoint.rows import read_rows, write_rows
-from hetero.exchange.messages import PullReply, PullRequest, PushReply, PushRequest
+from hetero.exchange.messages import (
+    LeaseReply,
+    LeaseRequest,
+    PullReply,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    ReturnRequest,
+)
 from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.run import RoleReport
@@ -40,6 +48,14 @@ class ServerActor:
     def push(self, request: PushRequest) -> PushReply:
         with self._clock.span(Span.ROWS_PUSH):
             return self._server.push(request)
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        with self._clock.span(Span.ROWS_PULL):
+            return self._server.lease(request)
+
+    def give_back(self, request: ReturnRequest) -> None:
+        with self._clock.span(Span.ROWS_PUSH):
+            self._server.give_back(request)
 
     def state(self) -> ServerState:
         return self._server.state()

@@ -96,7 +96,8 @@ class RayRun:
         group = self._group
         sequencer = group.of(Role.SEQUENCER)[0]
         readers, towers = group.of(Role.READER), group.of(Role.TOWER)
-        group.call_all([sequencer, *readers], "open", data)
+        group.call_all(readers, "open", data)
+        group.call(sequencer, "open", data, [group.peer(reader) for reader in readers]).result()
         work = [group.call(reader, "read", group.peer(sequencer)) for reader in readers]
         results = [group.call(tower, method) for tower in towers]
         self._watch_over([*work, *results], data=data, watch=watch)

@@ -17,12 +17,16 @@ from actors.context import RunContext
 from hetero.checkpoint.dense import read_dense, write_dense
 from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
+from hetero.exchange.leases import LeasedRows
+from hetero.exchange.sources import PulledRows, RowSource
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.pace import Pace
+from hetero.loops.protocols import SequencerForTower
 from hetero.loops.results import Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.tower import Tower, score, train
+from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
 from hetero.towers.build import make_tower
@@ -49,6 +53,16 @@ class TowerNews:
     waits: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """What a tower has once it has met the others."""
+
+    tower: Tower
+    peers: Peers
+    client: ShardedRowClient
+    group: TowerGroup
+
+
 class TowerActor:
     """Shell of `hetero.loops.tower.Tower`."""
 
@@ -58,8 +72,7 @@ class TowerActor:
         self._job = context.job
         self._index = index
         self._clock = SpanClock()
-        self._tower: Tower | None = None
-        self._peers: Peers | None = None
+        self._state: _Joined | None = None
         self._latest = TowerNews(step=0, rows=0, loss=None, waits={})
         torch.set_num_threads(context.job.towers.threads)
 
@@ -90,38 +103,38 @@ class TowerActor:
             clock=self._clock,
         )
         module = make_tower(self._job, tower_class=self._context.tower_class)
-        self._peers = peers
-        self._tower = Tower(self._job, module=module, client=client, group=group, clock=self._clock)
+        tower = Tower(self._job, module=module, client=client, group=group, clock=self._clock)
+        self._state = _Joined(tower=tower, peers=peers, client=client, group=group)
 
     def train(self) -> StepLog:
-        """Train until the sequencer has no more batches."""
-        tower, stream = self._ready()
-        pace = Pace(_NEWS_EVERY_S)
-
-        def after_step(tower: Tower) -> None:
-            if pace.due():
-                self._note_news(tower)
-
+        """Train until the sequencer has no more batches: rows leased by windows, or pulled every step."""
+        state = self._joined()
+        sequencer = RemoteSequencer(state.peers.sequencer)
+        if not self._job.window:
+            return self._train(state, sequencer, PulledRows(state.client, towers=self._job.towers.count))
+        feed = WindowFeed(tower=self._index, sequencer=sequencer)
+        leased = LeasedRows(
+            self._job, client=state.client, group=state.group, windows=feed.windows(), clock=self._clock
+        )
         try:
-            log = train(tower, stream, after_step=after_step)
+            return self._train(state, feed, leased)
         finally:
-            stream.close()
-        self._note_news(tower)
-        return log
+            feed.close()
 
     def score(self) -> Scores:
         """Score until the sequencer has no more batches."""
-        tower, stream = self._ready()
+        state = self._joined()
+        stream = self._stream(state, RemoteSequencer(state.peers.sequencer))
         try:
-            return score(tower, stream)
+            return score(state.tower, stream)
         finally:
             stream.close()
 
     def save(self, folder: Path) -> str:
-        return write_dense(self._joined().module, folder=folder)
+        return write_dense(self._joined().tower.module, folder=folder)
 
     def load(self, folder: Path) -> None:
-        read_dense(self._joined().module, folder=folder)
+        read_dense(self._joined().tower.module, folder=folder)
 
     @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
@@ -135,26 +148,36 @@ class TowerActor:
             cpu_s=time.process_time(),
         )
 
-    def _note_news(self, tower: Tower) -> None:
-        log = tower.log
-        waits = self._clock.totals().waits
-        self._latest = TowerNews(
-            step=len(log.losses), rows=log.rows, loss=log.losses[-1] if log.losses else None, waits=waits
-        )
+    def _train(self, state: _Joined, sequencer: SequencerForTower, source: RowSource) -> StepLog:
+        stream = self._stream(state, sequencer)
+        pace = Pace(_NEWS_EVERY_S)
 
-    def _ready(self) -> tuple[Tower, PrefetchStream]:
-        tower = self._joined()
-        assert self._peers is not None
-        stream = PrefetchStream(
+        def after_step(tower: Tower) -> None:
+            if pace.due():
+                self._note_news(tower)
+
+        try:
+            log = train(state.tower, stream, source, after_step=after_step)
+        finally:
+            stream.close()
+        self._note_news(state.tower)
+        return log
+
+    def _stream(self, state: _Joined, sequencer: SequencerForTower) -> PrefetchStream:
+        return PrefetchStream(
             self._job,
             tower=self._index,
-            sequencer=RemoteSequencer(self._peers.sequencer),
-            readers=[RemoteReader(peer) for peer in self._peers.readers],
+            sequencer=sequencer,
+            readers=[RemoteReader(peer) for peer in state.peers.readers],
             clock=self._clock,
         )
-        return tower, stream
 
-    def _joined(self) -> Tower:
-        if self._tower is None:
+    def _note_news(self, tower: Tower) -> None:
+        log = tower.log
+        loss = log.losses[-1] if log.losses else None
+        self._latest = TowerNews(step=len(log.losses), rows=log.rows, loss=loss, waits=self._clock.totals().waits)
+
+    def _joined(self) -> _Joined:
+        if self._state is None:
             raise ProtocolError(f"tower {self._index}: asked before it joined its group")
-        return self._tower
+        return self._state

@@ -47,5 +47,9 @@ class DeadlineError(PeerLostError):
     """A wait ran past its deadline; the message names who was waited for and how long."""
 
 
+class LeaseError(HeteroError):
+    """A row was asked for while someone else holds it, or given back by one who does not hold it."""
+
+
 class ProtocolError(HeteroError):
     """Two roles disagree about step, sequence number or routing version: a bug, or a message from an old run."""

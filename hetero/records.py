@@ -235,7 +235,10 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job with nothing left to decide: what every role is constructed from. Picklable, pure data."""
+    """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
+
+    window: steps for which towers lease rows; 0 pulls and pushes every step.
+    """
 
     name: str
     seed: int
@@ -250,6 +253,7 @@ class JobSpec:
     readers: RoleSpec
     servers: RoleSpec
     towers: RoleSpec
+    window: int = 0
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
 

@@ -18,10 +18,12 @@ from typing import TypeVar
 import numpy as np
 
 from hetero.embedding.shards import SHARDS, MemoryUse, Shards
-from hetero.errors import ProtocolError
+from hetero.errors import LeaseError, ProtocolError
 from hetero.kernels.index import (
     copy_kernel,
     count_kernel,
+    hold_kernel,
+    holders_kernel,
     insert_kernel,
     read_kernel,
     tally_kernel,
@@ -31,7 +33,7 @@ from hetero.kernels.index import (
 from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
 from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, hyper_array, row_width
-from hetero.records import DEFAULT_BUCKETS, F32, I32, GroupSpec, Initializer, KeySet
+from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initializer, KeySet
 
 T = TypeVar("T")
 
@@ -130,6 +132,31 @@ class RowStore:
         self._insert_missing(keys)
         write_kernel(*self._place(keys), self.width, np.ascontiguousarray(rows, np.float32))
 
+    def lease(self, keys: KeySet, *, holder: int) -> F32:
+        """Hand whole rows float32 [U, W] of unique keys to `holder` (1 and up), making those that do not exist.
+
+        Raises LeaseError when a row is held already; then nothing is leased.
+        """
+        self._check(keys)
+        holders = np.empty(len(keys), np.uint16)
+        holders_kernel(*self._place(keys), self.width, holders)
+        if holders.any():
+            raise self._held(keys, holders, int(np.flatnonzero(holders)[0]))
+        self._insert_missing(keys)
+        hold_kernel(*self._place(keys), self.width, np.uint16(holder))
+        return self.read_rows(keys).rows
+
+    def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
+        """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
+        self._check(keys)
+        holders = np.empty(len(keys), np.uint16)
+        holders_kernel(*self._place(keys), self.width, holders)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            raise self._held(keys, holders, int(strange[0]))
+        self.write_rows(keys, rows)
+        hold_kernel(*self._place(keys), self.width, np.uint16(0))
+
     def scan(self) -> Iterator[tuple[KeySet, F32]]:
         """All rows in parts, shard by shard in the order they were added: keys and float32 [n, W]."""
         for shard in range(SHARDS):
@@ -167,6 +194,11 @@ class RowStore:
         if len(keys) and (int(keys.tables.max()) >= len(self._known) or not self._known[keys.tables].all()):
             strange = sorted(set(np.unique(keys.tables).tolist()) - set(self._names))
             raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
+
+    def _held(self, keys: KeySet, holders: U16, position: int) -> LeaseError:
+        who = f"tower {int(holders[position]) - 1}" if holders[position] else "nobody"
+        table, key = self._names[int(keys.tables[position])], int(keys.keys[position])
+        return LeaseError(f"key {key} of table {table} is held by {who}")
 
     def _read(self, keys: KeySet, out: F32) -> I32:
         """Fill `out`; positions of missing rows, ascending."""

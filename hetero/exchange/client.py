@@ -10,6 +10,8 @@ import numpy as np
 
 from hetero.exchange.messages import (
     Done,
+    LeaseReply,
+    LeaseRequest,
     Pending,
     PullReply,
     PullRequest,
@@ -17,11 +19,13 @@ from hetero.exchange.messages import (
     PushReply,
     PushRequest,
     RejectedGradient,
+    ReturnRequest,
     ServerHandle,
 )
 from hetero.exchange.server import RowServer
 from hetero.keys.routing import Routed, Router, initial_owners
 from hetero.observe.spans import Span, SpanClock
+from hetero.optim.definition import row_width
 from hetero.records import F32, JobSpec, KeySet
 
 
@@ -35,7 +39,10 @@ class RowClient(Protocol):
         """Send merged gradients, per group float32 [U, E]. Returns once they are under way."""
 
     def settle(self) -> PushSummary:
-        """Wait until every push so far is taken by its server; what happened to them since the last call."""
+        """Wait until every push so far is taken by its server; what happened to those not told of before."""
+
+    def settled(self) -> PushSummary:
+        """What happened to the pushes before the latest: the pull between them was answered after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,31 @@ class LocalServer:
     def push(self, request: PushRequest) -> Pending[PushReply]:
         return Done(self._server.push(request))
 
+    def lease(self, request: LeaseRequest) -> Pending[LeaseReply]:
+        return Done(self._server.lease(request))
+
+    def give_back(self, request: ReturnRequest) -> Pending[None]:
+        self._server.give_back(request)
+        return Done(None)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRows:
+    """Rows under way from several servers, put in the order they were asked for."""
+
+    routed: Sequence[Sequence[Routed]]
+    answers: Sequence[Pending[LeaseReply]]
+    widths: Sequence[int]
+
+    def result(self) -> tuple[F32, ...]:
+        """Per group float32 [U, W]."""
+        counts = [sum(len(part.positions) for part in group) for group in self.routed]
+        rows = tuple(np.empty((n, width), np.float32) for n, width in zip(counts, self.widths, strict=True))
+        for server, answer in enumerate(self.answers):
+            for group, part in enumerate(answer.result().rows):
+                rows[group][self.routed[group][server].positions] = part
+        return rows
+
 
 class ShardedRowClient:
     """RowClient over any number of servers; which server holds a row is decided by `hetero.keys.routing` alone."""
@@ -69,7 +101,9 @@ class ShardedRowClient:
         self._servers = tuple(servers)
         self._router = Router(job.groups, job.buckets, initial_owners(job.buckets, len(servers)))
         self._sequences = [0] * len(servers)
+        self._returns = [0] * len(servers)
         self._under_way: list[Pending[PushReply]] = []
+        self._returning: list[Pending[None]] = []
 
     def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
         routed = self._route(keys)
@@ -107,10 +141,52 @@ class ShardedRowClient:
             self._sequences[index] += 1
             self._under_way.append(server.push(request))
 
+    def lease(self, keys: Sequence[KeySet], *, window: int) -> PendingRows:
+        """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back."""
+        routed = self._route(keys)
+        answers = [
+            server.lease(
+                LeaseRequest(tower=self._tower, window=window, keys=tuple(group[index].keys for group in routed))
+            )
+            for index, server in enumerate(self._servers)
+        ]
+        widths = [row_width(group.optimizer, group.dim) for group in self._job.groups]
+        return PendingRows(routed, answers, widths)
+
+    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None:
+        """Send leased rows back, per group float32 [U, W]. Returns once they are under way.
+
+        A server handles this tower's calls in order: a later `lease` sees what was given back before it.
+        """
+        for earlier in self._returning:  # answered before the lease that followed them
+            earlier.result()
+        self._returning.clear()
+        routed = self._route(keys)
+        for index, server in enumerate(self._servers):
+            request = ReturnRequest(
+                tower=self._tower,
+                sequence=self._returns[index],
+                window=window,
+                keys=tuple(group[index].keys for group in routed),
+                rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
+            )
+            self._returns[index] += 1
+            self._returning.append(server.give_back(request))
+
+    def settled(self) -> PushSummary:
+        latest = self._under_way[-len(self._servers) :]
+        self._under_way = self._under_way[: -len(self._servers)]
+        summary = self.settle()
+        self._under_way = latest
+        return summary
+
     def settle(self) -> PushSummary:
         with self._clock.span(Span.WAIT_SERVER):
             replies = [pending.result() for pending in self._under_way]
+            for returned in self._returning:
+                returned.result()
         self._under_way.clear()
+        self._returning.clear()
         examples = [example for reply in replies for example in reply.examples]
         return PushSummary(rejected=sum(reply.rejected for reply in replies), examples=tuple(examples))
 

@@ -68,6 +68,36 @@ class PushReply:
     examples: tuple[RejectedGradient, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """Whole rows one tower takes from one server for `window`. keys: one KeySet per group."""
+
+    tower: int
+    window: int
+    keys: tuple[KeySet, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReply:
+    """rows: per group float32 [U, W], optimizer state included."""
+
+    rows: tuple[F32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnRequest:
+    """Leased rows that leave a tower before `window`. sequence: 0, 1, 2, ... per tower and server.
+
+    rows: per group float32 [U, W].
+    """
+
+    tower: int
+    sequence: int
+    window: int
+    keys: tuple[KeySet, ...]
+    rows: tuple[F32, ...]
+
+
 class Pending(Protocol[T_co]):
     """An answer under way."""
 
@@ -91,3 +121,7 @@ class ServerHandle(Protocol):
     def pull(self, request: PullRequest) -> Pending[PullReply]: ...
 
     def push(self, request: PushRequest) -> Pending[PushReply]: ...
+
+    def lease(self, request: LeaseRequest) -> Pending[LeaseReply]: ...
+
+    def give_back(self, request: ReturnRequest) -> Pending[None]: ...

@@ -12,9 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetero.embedding.store import Create, RowStore
-from hetero.errors import ProtocolError
+from hetero.errors import LeaseError, ProtocolError
 from hetero.exchange.merge import merge_gradients
-from hetero.exchange.messages import PullReply, PullRequest, Purpose, PushReply, PushRequest, RejectedGradient
+from hetero.exchange.messages import (
+    LeaseReply,
+    LeaseRequest,
+    PullReply,
+    PullRequest,
+    Purpose,
+    PushReply,
+    PushRequest,
+    RejectedGradient,
+    ReturnRequest,
+)
 from hetero.keys.dedup import Deduplicator
 from hetero.records import JobSpec, KeySet
 
@@ -33,9 +43,19 @@ class ServerState:
 
 @dataclass(slots=True)
 class _Lane:
-    """The pushes of one tower: which sequence number comes next."""
+    """The pushes and returns of one tower: which sequence numbers come next."""
 
     next_sequence: int = 0
+    next_return: int = 0
+
+    def is_next_return(self, sequence: int) -> bool:
+        """Note a return; False when it was seen before. Raises ProtocolError on a gap."""
+        if sequence > self.next_return:
+            raise ProtocolError(f"server: return number {sequence} came, expected number {self.next_return}")
+        if sequence < self.next_return:
+            return False
+        self.next_return += 1
+        return True
 
 
 @dataclass(slots=True)
@@ -91,6 +111,24 @@ class RowServer:
         if len(waiting) < len(self._lanes):
             return PushReply(applied=False, rejected=0, examples=())
         return self._apply(request.step, [waiting[tower] for tower in range(len(self._lanes))])
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Hand rows to a tower. Raises LeaseError naming key, window and holder when one is held already."""
+        try:
+            rows = tuple(
+                store.lease(_own(keys), holder=request.tower + 1)
+                for store, keys in zip(self.stores, request.keys, strict=True)
+            )
+        except LeaseError as error:
+            raise LeaseError(f"server: tower {request.tower} fetches for window {request.window}: {error}") from error
+        return LeaseReply(rows=rows)
+
+    def give_back(self, request: ReturnRequest) -> None:
+        """Take leased rows back. A repeated return is not applied again. Raises ProtocolError on a gap, LeaseError."""
+        if not self._lanes[request.tower].is_next_return(request.sequence):
+            return
+        for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
+            store.give_back(_own(keys), np.array(rows), holder=request.tower + 1)
 
     def state(self) -> ServerState:
         """Rows per table, memory and counters."""

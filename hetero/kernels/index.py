@@ -3,7 +3,9 @@
 A shard is two arrays, known to the kernels by address:
 
     slots    uint32 [slots]    fingerprint (8 bits) << 24 | 1 + row number; 0 is empty; linear probing
-    records  bytes [capacity, stride]    key uint64 | table uint16, 2 bytes unused | row float32 [W]
+    records  bytes [capacity, stride]    key uint64 | table uint16 | holder uint16 | row float32 [W]
+
+The holder of a leased row is the tower's number plus 1, and 0 is none.
 
 The key stands in the record, so that verifying it brings the row into the cache. Bits of a row's hash: the top
 `64 - shift` are its bucket, whose low bits are its shard; the low 32 say where probing begins; 8 above them are the
@@ -199,6 +201,34 @@ def write_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint
             row = floats_at(records[i] + _HEADER, width)
             for j in range(width):
                 row[j] = rows[start + i, j]
+
+
+@kernel
+def holders_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, holders: U16) -> None:
+    """holders[i] = who holds a row, 0 where nobody does or there is none."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    for start in range(0, len(keys), _BLOCK):
+        count = min(_BLOCK, len(keys) - start)
+        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
+        for i in range(count):
+            holders[start + i] = np.uint16(0)
+            if records[i] != np.uint64(0):
+                holders[start + i] = uint16_at(records[i] + np.uint64(10), 1)[0]
+
+
+@kernel
+def hold_kernel(
+    tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, holder: np.uint16
+) -> None:
+    """Note who holds existing rows; 0 frees them."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    for start in range(0, len(keys), _BLOCK):
+        count = min(_BLOCK, len(keys) - start)
+        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
+        for i in range(count):
+            uint16_at(records[i] + np.uint64(10), 1)[0] = holder
 
 
 @kernel

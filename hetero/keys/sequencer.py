@@ -157,7 +157,7 @@ class Sequencer:
         Raises ProtocolError for a step it has not taken.
         """
         for step in acknowledged:
-            self._acknowledge(tower, step)
+            self.acknowledge(tower, step)
         queue = self._queues[tower]
         if not queue.cut and not self._cut():
             return Turn.END if self.all_cut else Turn.WAIT
@@ -165,7 +165,8 @@ class Sequencer:
         queue.taken[spec.step] = spec
         return spec
 
-    def _acknowledge(self, tower: int, step: int) -> None:
+    def acknowledge(self, tower: int, step: int) -> None:
+        """`tower` holds its own copy of the rows of `step`. Raises ProtocolError for a step it has not taken."""
         spec = self._queues[tower].taken.pop(step, None)
         if spec is None:
             raise ProtocolError(f"sequencer: tower {tower} acknowledged step {step}, which it has not taken")

@@ -14,15 +14,19 @@ from hetero.checkpoint.manifest import write_manifest
 from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
+from hetero.exchange.sources import PulledRows, RowSource
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.pace import Pace
+from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
 from hetero.loops.tower import Tower, score, train
+from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.parallel.group import SoleTower
 from hetero.records import JobSpec
@@ -59,7 +63,15 @@ class LocalRun:
             if pace.due():
                 watch(self._progress(data, sequencer))
 
-        log = train(self._tower, InlineStream(self.job, sequencer, readers), after_step=after_step)
+        source: RowSource = PulledRows(self._client, towers=1)
+        batches: BatchStream = InlineStream(self.job, sequencer, readers)
+        if self.job.window:
+            windowed = InlineWindows(self.job, sequencer, readers, steps=self.job.window)
+            source = LeasedRows(
+                self.job, client=self._client, group=SoleTower(), windows=windowed.windows(), clock=self._clock
+            )
+            batches = windowed
+        log = train(self._tower, batches, source, after_step=after_step)
         watch(self._progress(data, sequencer))
         self._collect(readers)
         return TrainOutcome.of([log])

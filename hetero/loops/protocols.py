@@ -8,7 +8,8 @@ from typing import Protocol
 
 from hetero.exchange.messages import Pending
 from hetero.keys.sequencer import Claim, Turn
-from hetero.records import Batch, BatchSpec, Piece, SplitReport
+from hetero.keys.windows import TowerWindow
+from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
 
 
 class Phase(Enum):
@@ -31,6 +32,20 @@ class SequencerForTower(Protocol):
 
     def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:
         """The next batch, after noting the steps whose rows this tower has copied."""
+
+
+class WindowSequencer(Protocol):
+    """The sequencer as a tower sees it that leases rows."""
+
+    def take_window(self, tower: int, *, acknowledged: Sequence[int]) -> TowerWindow | Turn:
+        """The tower's part of the next window, after noting the steps whose rows it has copied."""
+
+
+class KeyReader(Protocol):
+    """A reader as the sequencer sees it that builds windows."""
+
+    def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
+        """Unique rows of a piece, per group; the reader keeps the piece's batch until a tower asks for it."""
 
 
 class ReaderForTower(Protocol):

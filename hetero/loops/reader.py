@@ -17,7 +17,7 @@ from hetero.keys.assemble import BatchAssembler, PreparedSplit
 from hetero.keys.sequencer import Sequencer, SplitId, Turn
 from hetero.loops.protocols import SequencerForReader
 from hetero.observe.spans import Span, SpanClock, SpanTotals
-from hetero.records import Batch, DataSpec, JobSpec, Piece, SplitRef, SplitReport
+from hetero.records import Batch, DataSpec, JobSpec, KeySet, Piece, SplitRef, SplitReport
 
 
 class Reader:
@@ -33,6 +33,7 @@ class Reader:
         self._server = BatchAssembler(job)
         self._lock = threading.Lock()
         self._held: dict[SplitId, PreparedSplit] = {}
+        self._cut: dict[Piece, Batch] = {}
 
     def load(self, split: SplitId) -> SplitReport:
         """Parse a split and keep it. Raises DataError when it cannot be read."""
@@ -49,8 +50,15 @@ class Reader:
             for split in splits:
                 del self._held[split]
 
+    def keys(self, piece: Piece) -> tuple[KeySet, ...]:
+        """Unique rows of a piece, per group. Its batch is kept until `batch` asks for it."""
+        batch = self._cut[piece] = self.batch(piece)
+        return tuple(group.unique for group in batch.groups)
+
     def batch(self, piece: Piece) -> Batch:
         """The rows of a piece with their keys deduplicated. Raises ProtocolError for a split not held."""
+        if piece in self._cut:
+            return self._cut.pop(piece)
         split = SplitId(piece.epoch, piece.position)
         with self._lock:
             prepared = self._held.get(split)

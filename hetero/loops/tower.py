@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from hetero.errors import NumericsError, TowerError
-from hetero.exchange.client import RowClient
+from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.messages import Purpose
+from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream
 from hetero.loops.results import Scores, StepLog
 from hetero.observe.spans import Span, SpanClock
@@ -57,15 +58,14 @@ class Tower:
         self._row_loss = row_loss(job.tower.loss)
         self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
 
-    def train_step(self, spec: BatchSpec, batch: Batch) -> float:
-        """Pull, forward, backward, push, update. Returns the loss of the joint batch.
+    def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
+        """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch.
 
         Raises NumericsError when the loss has not been finite for several steps in a row; until then gradients that
         are not finite are rejected and counted.
         """
-        keys = [group.unique for group in batch.groups]
         with self.clock.span(Span.ROWS_PULL):
-            pulled = self._client.pull(keys, step=spec.step, purpose=Purpose.TRAIN)
+            pulled = source.rows(spec, batch)
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
@@ -75,10 +75,7 @@ class Tower:
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
-            gradients = [_gradient(values) for values in rows]
-            self._client.push(keys, gradients, step=spec.step)
-            if self._group.size > 1:  # the sum below is the barrier after which every tower may pull the next step
-                self._note_rejected()
+            self._note_rejected(source.apply(spec, batch, tuple(_gradient(values) for values in rows)))
         with self.clock.span(Span.GRADS_MERGE):
             outcome = self._dense.step(loss)
         self._note_step(batch, outcome)
@@ -94,9 +91,9 @@ class Tower:
             probabilities: F32 = torch.sigmoid(logits.float()).numpy()
         return probabilities
 
-    def finish(self) -> None:
-        """Wait until every push has been applied."""
-        self._note_rejected()
+    def finish(self, source: RowSource) -> None:
+        """Wait until every update is with the servers."""
+        self._note_rejected(source.finish())
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
@@ -115,29 +112,27 @@ class Tower:
         recent = self.log.losses[-_MAX_STEPS_NOT_FINITE:]
         if np.isfinite(recent[-1]) or len(recent) < _MAX_STEPS_NOT_FINITE or np.isfinite(recent).any():
             return
-        self._note_rejected()
         raise NumericsError(
             f"step {step}: the loss has not been finite for {_MAX_STEPS_NOT_FINITE} steps (now {recent[-1]}; "
             f"{self.log.rejected_rows} row gradients were rejected); lower tower.optimizer.lr or "
             "tables[*].optimizer.lr, or look for extreme values in the dense features"
         )
 
-    def _note_rejected(self) -> None:
-        settled = self._client.settle()
-        self.log.rejected_rows += settled.rejected
+    def _note_rejected(self, told: PushSummary) -> None:
+        self.log.rejected_rows += told.rejected
         room = _MAX_EXAMPLES - len(self.log.rejected_examples)
-        self.log.rejected_examples += settled.examples[:room]
+        self.log.rejected_examples += told.examples[:room]
 
 
-def train(tower: Tower, batches: BatchStream, *, after_step: Callable[[Tower], None]) -> StepLog:
+def train(tower: Tower, batches: BatchStream, source: RowSource, *, after_step: Callable[[Tower], None]) -> StepLog:
     """Train on every batch of the stream, then wait for the servers."""
     tower.module.train()
     tower.log.started_t = time.time()
     waited_before = tower.clock.totals().wait_s
     for spec, batch in batches:
-        tower.train_step(spec, batch)
+        tower.train_step(spec, batch, source)
         after_step(tower)
-    tower.finish()
+    tower.finish(source)
     tower.log.wait_s = tower.clock.totals().wait_s - waited_before
     return tower.log
 

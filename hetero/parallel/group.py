@@ -39,6 +39,12 @@ class TowerGroup(Protocol):
         Raises PeerLostError or DeadlineError when a rank is gone or late.
         """
 
+    def exchange(self, rows: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
+        """Send each rank its part of `rows` float32 [sum(send), E], in rank order; returns [sum(receive), E], likewise.
+
+        Raises as `sum_` does.
+        """
+
     def close(self) -> None: ...
 
 
@@ -50,6 +56,9 @@ class SoleTower:
 
     def sum_(self, values: torch.Tensor) -> None:
         """Sum over one rank: nothing to do."""
+
+    def exchange(self, rows: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
+        return rows
 
     def close(self) -> None:
         """Nothing to release."""
@@ -89,14 +98,25 @@ class CollectiveGroup:
         try:
             dist.all_reduce(values)
         except (RuntimeError, dist.DistError) as error:
-            raise PeerLostError(
-                f"tower {self._rank} of {self._size}: the sum over all towers did not finish within "
-                f"{self._deadline_s:g} s; another tower is gone or late: {error}"
-            ) from error
+            raise self._lost("the sum over all towers", error) from error
+
+    def exchange(self, rows: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
+        received = torch.empty((sum(receive), rows.shape[1]), dtype=rows.dtype, device=rows.device)
+        try:
+            dist.all_to_all_single(received, rows, output_split_sizes=receive, input_split_sizes=send)
+        except (RuntimeError, dist.DistError) as error:
+            raise self._lost("the exchange of rows with all towers", error) from error
+        return received
 
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _lost(self, what: str, error: Exception) -> PeerLostError:
+        return PeerLostError(
+            f"tower {self._rank} of {self._size}: {what} did not finish within {self._deadline_s:g} s; another tower "
+            f"is gone or late: {error}"
+        )
 
 
 def free_rendezvous(host: str) -> Rendezvous:

@@ -48,6 +48,18 @@ def test_any_layout_gives_the_bits_of_one_process(
     assert run.report.rows == in_process.report.rows
 
 
+@pytest.mark.parametrize(("towers", "window"), [(1, 4), (2, 7)])
+def test_leased_windows_on_ray(job: JobSpec, in_process: Finished, towers: int, window: int) -> None:
+    laid_out = replace(
+        job, window=window, servers=RoleSpec(count=2), readers=RoleSpec(count=2), towers=RoleSpec(count=towers)
+    )
+    run = finish(laid_out, in_process=False)
+    if towers == 1:
+        np.testing.assert_array_equal(run.outcome.losses, in_process.outcome.losses)
+    np.testing.assert_allclose(run.outcome.losses, in_process.outcome.losses, rtol=1e-5)
+    assert run.report.rows == in_process.report.rows
+
+
 def test_two_towers_equal_one_of_the_joint_batch(job: JobSpec, in_process: Finished) -> None:
     run = finish(replace(job, towers=RoleSpec(count=2), servers=RoleSpec(count=2)), in_process=False, score=True)
     np.testing.assert_allclose(run.outcome.losses, in_process.outcome.losses, rtol=1e-5)

@@ -15,14 +15,18 @@ from torch import nn
 
 from hetero.errors import NumericsError, TowerError
 from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.leases import LeasedRows
 from hetero.exchange.messages import Pending, PullReply, PullRequest, PushReply, PushRequest
 from hetero.exchange.server import RowServer
+from hetero.exchange.sources import PulledRows
+from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.protocols import Phase
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.results import StepLog
 from hetero.loops.run import DataPass
 from hetero.loops.tower import Tower, train
+from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import SoleTower, TowerGroup
 from hetero.records import JobSpec, RoleSpec
@@ -39,6 +43,7 @@ class Meeting:
         self.size = size
         self.barrier = threading.Barrier(size)
         self.values: list[torch.Tensor | None] = [None] * size
+        self.parts: list[list[torch.Tensor]] = [[]] * size
 
 
 class ThreadGroup:
@@ -57,6 +62,14 @@ class ThreadGroup:
             assert part is not None
             values += part
         self._meeting.barrier.wait(timeout=DEADLINE_S)
+
+    def exchange(self, rows: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
+        self._meeting.parts[self.rank] = list(torch.split(rows.clone(), send))
+        self._meeting.barrier.wait(timeout=DEADLINE_S)
+        received = torch.cat([parts[self.rank] for parts in self._meeting.parts])
+        assert len(received) == sum(receive)
+        self._meeting.barrier.wait(timeout=DEADLINE_S)
+        return received
 
     def close(self) -> None:
         """Nothing to release."""
@@ -78,16 +91,13 @@ class SharedServer(LocalServer):
             return super().push(request)
 
 
-class OwnPart(InlineStream):
-    """One tower's batches of a job with several, from readers and a sequencer of its own."""
-
-    def __init__(self, job: JobSpec, rank: int) -> None:
-        data = DataPass.open(job.train, phase=Phase.TRAIN)
-        readers = [Reader(job, index=0, data=job.train, splits=data.splits)]
-        sequencer = make_sequencer(
-            job, data=job.train, splits=len(data.splits), epochs=job.epochs, max_steps=None, towers=job.towers.count
-        )
-        super().__init__(job, sequencer, readers, tower=rank)
+def own_reading(job: JobSpec) -> tuple[Sequencer, list[Reader]]:
+    """A sequencer and a reader for one tower of a job with several."""
+    data = DataPass.open(job.train, phase=Phase.TRAIN)
+    sequencer = make_sequencer(
+        job, data=job.train, splits=len(data.splits), epochs=job.epochs, max_steps=None, towers=job.towers.count
+    )
+    return sequencer, [Reader(job, index=0, data=job.train, splits=data.splits)]
 
 
 def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -> list[StepLog]:
@@ -100,7 +110,14 @@ def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -
         group: TowerGroup = SoleTower() if meeting.size == 1 else ThreadGroup(meeting, rank)
         client = ShardedRowClient(job, tower=rank, servers=servers, clock=clock)
         tower = Tower(job, module=modules[rank], client=client, group=group, clock=clock)
-        return train(tower, OwnPart(job, rank), after_step=lambda _: None)
+        sequencer, readers = own_reading(job)
+        if not job.window:
+            stream = InlineStream(job, sequencer, readers, tower=rank)
+            pulled = PulledRows(client, towers=meeting.size)
+            return train(tower, stream, pulled, after_step=lambda _: None)
+        windowed = InlineWindows(job, sequencer, readers, steps=job.window, tower=rank)
+        leased = LeasedRows(job, client=client, group=group, windows=windowed.windows(), clock=clock)
+        return train(tower, windowed, leased, after_step=lambda _: None)
 
     with ThreadPoolExecutor(job.towers.count) as pool:
         return list(pool.map(one, range(job.towers.count), timeout=DEADLINE_S))
@@ -120,6 +137,15 @@ def test_several_towers_equal_one_of_the_joint_batch(tmp_path: Path, towers: int
     assert sum(log.rows for log in several) == rows
     for log in several:
         np.testing.assert_allclose(log.losses, one.losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 4, 16])
+def test_several_towers_over_windows_give_the_bits_of_pulling(tmp_path: Path, window: int) -> None:
+    job = job_of(tmp_path, rows=20 * 64 + 17, towers=3)
+    pulled = train_towers(job)
+    leased = train_towers(replace(job, window=window))
+    for rank in range(3):
+        np.testing.assert_array_equal(leased[rank].losses, pulled[rank].losses)
 
 
 def test_the_loss_falls(tmp_path: Path) -> None:
@@ -144,8 +170,10 @@ class Poisoned(nn.Module):
         return logits * float("nan") if bad else logits
 
 
-def test_a_passing_nan_is_rejected_counted_and_survived(tmp_path: Path) -> None:
-    log = train_towers(job_of(tmp_path, rows=640, towers=1), make=lambda: Poisoned(1))[0]
+@pytest.mark.parametrize("window", [0, 4])
+def test_a_passing_nan_is_rejected_counted_and_survived(tmp_path: Path, window: int) -> None:
+    job = replace(job_of(tmp_path, rows=640, towers=1), window=window)
+    log = train_towers(job, make=lambda: Poisoned(1))[0]
     assert np.isnan(log.losses).nonzero()[0].tolist() == [2]
     assert log.rejected_rows > 0
     assert log.rejected_examples[0].step == 2

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 
 from tests.support.cli import hetero, write_job
@@ -23,7 +22,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_two_raylets_by_address_give_the_bits_of_one_process(folder: Path) -> None:
-    ray.shutdown()
     nodes = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args=nodes)
     try:

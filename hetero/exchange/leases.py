@@ -1,0 +1,195 @@
+"""Rows leased by a tower for a window: the tower holds them with their optimizer state and updates them itself.
+
+Consumes   TowerWindows in order; gradients
+Produces   rows of every step; rows given back to the servers as they leave
+Waits for  servers (rows that enter, normally there long before); towers (rows and gradients of each other's share)
+
+Between windows w and w + 1, in this order: rows that leave are read out and sent back; rows that enter, which were
+asked for before w began, take their slots; rows that enter w + 2 are asked for. So the fetch for w + 2 follows the
+return of w in each server's lane, and nothing stale is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from hetero.errors import ProtocolError
+from hetero.exchange.client import PushSummary
+from hetero.exchange.messages import Pending, RejectedGradient
+from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
+from hetero.keys.windows import GroupMoves, StepRoute, TowerWindow
+from hetero.observe.spans import Span, SpanClock
+from hetero.optim.definition import KIND, hyper_array, row_width
+from hetero.parallel.group import TowerGroup
+from hetero.records import F32, I32, Batch, BatchSpec, GroupSpec, JobSpec, KeySet
+
+_MAX_EXAMPLES = 8
+
+
+class LeaseClient(Protocol):
+    """What leasing needs of the servers; each serves one tower's calls in order."""
+
+    def lease(self, keys: Sequence[KeySet], *, window: int) -> Pending[tuple[F32, ...]]: ...
+
+    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None: ...
+
+    def settle(self) -> PushSummary: ...
+
+
+class LeasedGroup:
+    """The leased rows of one group, float32 [slots, W]."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.dim = spec.dim
+        self._width = row_width(spec.optimizer, spec.dim)
+        self._kind = KIND[spec.optimizer.kind]
+        self._hyper = hyper_array(spec.optimizer)
+        self._buffer = np.empty((0, self._width), np.float32)
+        self._room = np.empty(3 * spec.dim, np.float32)
+
+    def take_out(self, moves: GroupMoves) -> F32:
+        """Copies of the rows that leave, float32 [n, W]."""
+        return self._gather(moves.leave_slots, self._width)
+
+    def put_in(self, moves: GroupMoves, rows: F32) -> None:
+        """Let the rows that enter take their slots."""
+        if moves.capacity > len(self._buffer):
+            larger = np.empty((max(moves.capacity, len(self._buffer) * 5 // 4), self._width), np.float32)
+            larger[: len(self._buffer)] = self._buffer
+            self._buffer = larger
+        scatter_kernel(self._buffer, moves.enter_slots, rows)
+
+    def weights(self, slots: I32) -> F32:
+        """Weights at slots, float32 [n, E]."""
+        return self._gather(slots, self.dim)
+
+    def update(self, slots: I32, gradients: F32) -> I32:
+        """Apply gradients float32 [n, E] to distinct slots; positions of those not finite, left as they are."""
+        rejected = np.empty(len(slots), np.int32)
+        bad = update_slots_kernel(self._buffer, slots, gradients, self._kind, self._hyper, rejected, self._room)
+        return rejected[:bad]
+
+    @property
+    def leased_bytes(self) -> int:
+        return self._buffer.nbytes
+
+    def _gather(self, slots: I32, columns: int) -> F32:
+        out = np.empty((len(slots), columns), np.float32)
+        gather_kernel(self._buffer, slots, out)
+        return out
+
+
+class LeasedRows:
+    """A RowSource over windows. `windows` gives them in order, the last one without steps."""
+
+    def __init__(
+        self,
+        job: JobSpec,
+        *,
+        client: LeaseClient,
+        group: TowerGroup,
+        windows: Iterator[TowerWindow],
+        clock: SpanClock,
+    ) -> None:
+        self._job = job
+        self._client = client
+        self._towers = group
+        self._windows = windows
+        self._clock = clock
+        self._groups = [LeasedGroup(spec) for spec in job.groups]
+        self._routes: dict[int, tuple[StepRoute, ...]] = {}
+        self._entering: tuple[TowerWindow, Pending[tuple[F32, ...]]] | None = None
+        self._ended = False
+
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
+        if spec.step not in self._routes:
+            self._advance()
+        routes = self._routes.get(spec.step)
+        if routes is None:
+            raise ProtocolError(f"step {spec.step} is not in the window that was to hold it")
+        return tuple(self._collect(leased, route) for leased, route in zip(self._groups, routes, strict=True))
+
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
+        rejected = 0
+        examples: list[RejectedGradient] = []
+        routes = self._routes.pop(spec.step)
+        for index, (leased, route) in enumerate(zip(self._groups, routes, strict=True)):
+            merged = self._merge(leased, route, gradients[index])
+            bad = leased.update(route.merged_slots, merged)
+            rejected += len(bad)
+            if len(bad):
+                examples += self._named(spec.step, index, batch, route, bad)
+        return PushSummary(rejected=rejected, examples=tuple(examples[:_MAX_EXAMPLES]))
+
+    def finish(self) -> PushSummary:
+        while not self._ended:
+            self._advance()
+        return self._client.settle()
+
+    def _advance(self) -> None:
+        """Cross the boundary to the next window; see the module's docstring."""
+        if self._entering is None:
+            first = self._next_window()
+            self._entering = (first, self._ask(first))
+        window, entering = self._entering
+        if any(len(moves.leave) for moves in window.moves):
+            leaving = [leased.take_out(moves) for leased, moves in zip(self._groups, window.moves, strict=True)]
+            self._client.give_back([moves.leave for moves in window.moves], leaving, window=window.index)
+        with self._clock.span(Span.WAIT_SERVER):
+            rows = entering.result()
+        for leased, moves, fresh in zip(self._groups, window.moves, rows, strict=True):
+            leased.put_in(moves, fresh)
+        self._routes = {spec.step: route for spec, route in zip(window.specs, window.routes, strict=True)}
+        self._ended = not window.specs
+        if not self._ended:
+            following = self._next_window()
+            self._entering = (following, self._ask(following))
+
+    def _next_window(self) -> TowerWindow:
+        with self._clock.span(Span.WAIT_SEQUENCER):
+            window = next(self._windows, None)
+        if window is None:
+            raise ProtocolError("the windows ended without one that gives every row back")
+        return window
+
+    def _ask(self, window: TowerWindow) -> Pending[tuple[F32, ...]]:
+        return self._client.lease([moves.enter for moves in window.moves], window=window.index)
+
+    def _collect(self, leased: LeasedGroup, route: StepRoute) -> F32:
+        """The weights of a batch's unique rows, from all owners."""
+        served = leased.weights(route.serve_slots)
+        if self._towers.size == 1:
+            return served
+        received = self._swap(served, route.serve_counts, route.need_counts)
+        rows = np.empty_like(received)
+        rows[route.order] = received
+        return rows
+
+    def _merge(self, leased: LeasedGroup, route: StepRoute, gradients: F32) -> F32:
+        """Gradients of this owner's rows, over towers, in tower order, float32 [M, E]."""
+        if self._towers.size == 1:
+            return gradients
+        received = self._swap(gradients[route.order], route.need_counts, route.serve_counts)
+        merged = np.zeros((len(route.merged_slots), leased.dim), np.float32)
+        merge_kernel(route.merged_local, received, merged)
+        return merged
+
+    def _swap(self, rows: F32, send_counts: np.ndarray, receive_counts: np.ndarray) -> F32:
+        with self._clock.span(Span.WAIT_TOWERS):
+            received = self._towers.exchange(torch.from_numpy(rows), send_counts.tolist(), receive_counts.tolist())
+        swapped: F32 = received.numpy()
+        return swapped
+
+    def _named(self, step: int, group: int, batch: Batch, route: StepRoute, bad: I32) -> list[RejectedGradient]:
+        """Table and key of rejected rows, where they are in this tower's own batch."""
+        names = {table.index: table.name for table in self._job.groups[group].tables}
+        mine = batch.groups[group].unique
+        own = route.order[np.repeat(np.arange(len(route.need_counts)), route.need_counts) == self._towers.rank]
+        begin = int(route.serve_counts[: self._towers.rank].sum())
+        local = route.merged_local[begin : begin + len(own)]
+        places = own[np.isin(local, bad)][:_MAX_EXAMPLES]
+        return [RejectedGradient(step=step, table=names[int(mine.tables[at])], key=int(mine.keys[at])) for at in places]

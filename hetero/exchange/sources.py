@@ -1,0 +1,47 @@
+"""Where a tower's rows come from and where its gradients go: pulled and pushed every step, or leased for a window.
+
+Both give the same bits in `sync`: the same optimizer meets the same gradients in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hetero.exchange.client import PushSummary, RowClient
+from hetero.exchange.messages import Purpose
+from hetero.records import F32, Batch, BatchSpec
+
+
+class RowSource(Protocol):
+    """What a tower's step needs of the sparse side."""
+
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
+        """Weights of the batch's unique rows, per group float32 [U, E], writable."""
+
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
+        """Hand over merged gradients, per group float32 [U, E]; rows rejected as far as known now."""
+
+    def finish(self) -> PushSummary:
+        """Every update is with the servers when this returns; rows rejected and not told before."""
+
+
+class PulledRows:
+    """Rows by pull, gradients by push, every step; the servers merge towers and apply the optimizer.
+
+    towers: with several, `apply` waits until the servers have the push, since the sum over towers that follows is the
+    barrier after which every tower may pull the next step.
+    """
+
+    def __init__(self, client: RowClient, *, towers: int) -> None:
+        self._client = client
+        self._towers = towers
+
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
+        return self._client.pull([group.unique for group in batch.groups], step=spec.step, purpose=Purpose.TRAIN)
+
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
+        self._client.push([group.unique for group in batch.groups], gradients, step=spec.step)
+        return self._client.settle() if self._towers > 1 else self._client.settled()
+
+    def finish(self) -> PushSummary:
+        return self._client.settle()

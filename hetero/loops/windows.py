@@ -1,0 +1,226 @@
+"""Windows from the sequencer's batches: cut K steps for all towers, learn their keys, build every tower's part.
+
+Consumes   batch specs of all towers; unique keys of their pieces (from the readers that hold them)
+Produces   TowerWindows, in order, the last one without steps
+Waits for  the sequencer (more batches), readers (keys)
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hetero.exchange.messages import Done, Pending
+from hetero.keys.assemble import BatchAssembler
+from hetero.keys.dedup import Deduplicator
+from hetero.keys.sequencer import Sequencer, Turn
+from hetero.keys.windows import TowerWindow, WindowBuilder
+from hetero.loops.batches import joined
+from hetero.loops.protocols import KeyReader, WindowSequencer
+from hetero.loops.reader import Reader, advance
+from hetero.records import Batch, BatchSpec, JobSpec, KeySet, Piece
+
+_SHORT_S = 0.2
+
+
+def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Deduplicator) -> tuple[KeySet, ...]:
+    """Unique keys of a batch from those of its pieces, per group, in the order `BatchAssembler.unite` gives them."""
+    if len(pieces) == 1:
+        return tuple(pieces[0])
+    if not pieces:
+        return (KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64)),) * groups
+    return tuple(
+        dedup(
+            np.concatenate([piece[group].tables for piece in pieces]),
+            np.concatenate([piece[group].keys for piece in pieces]),
+        )[0]
+        for group in range(groups)
+    )
+
+
+class WindowCutter:
+    """Builds windows from a sequencer and the keys that readers give; `build` is called by one thread.
+
+    next_spec: the next batch of a tower, waiting for it; None at the end.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        *,
+        next_spec: Callable[[int], BatchSpec | None],
+        readers: Sequence[KeyReader],
+    ) -> None:
+        self._job = job
+        self._next_spec = next_spec
+        self._readers = readers
+        self._builder = WindowBuilder(job)
+        self._dedup = Deduplicator()
+
+    def build(self, *, steps: int) -> tuple[TowerWindow, ...]:
+        """The next window of at most `steps` steps, per tower; without steps at the end."""
+        specs: list[list[BatchSpec]] = []
+        asked: list[list[list[Pending[tuple[KeySet, ...]]]]] = []
+        while len(specs) < steps:
+            step = [self._next_spec(tower) for tower in range(self._job.towers.count)]
+            cut = [spec for spec in step if spec is not None]
+            if len(cut) < len(step):
+                break
+            specs.append(cut)
+            asked.append([[self._readers[piece.reader].keys(piece) for piece in spec.pieces] for spec in cut])
+        keys = [
+            [
+                united_keys([piece.result() for piece in pieces], groups=len(self._job.groups), dedup=self._dedup)
+                for pieces in step_pieces
+            ]
+            for step_pieces in asked
+        ]
+        return self._builder.build(specs, keys)
+
+
+class WindowFeed:
+    """A tower's windows, fetched ahead by a background thread: specs for the batch stream, windows for leasing.
+
+    The thread does RPC only. What fails in it is raised where windows or specs are consumed.
+    """
+
+    def __init__(self, *, tower: int, sequencer: WindowSequencer) -> None:
+        self._tower = tower
+        self._sequencer = sequencer
+        self._windows: queue.Queue[TowerWindow | BaseException] = queue.Queue(maxsize=2)
+        self._specs: queue.Queue[BatchSpec | BaseException | None] = queue.Queue()
+        self._acknowledged: queue.Queue[int] = queue.Queue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"windows-{tower}", daemon=True)
+        self._thread.start()
+
+    def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:
+        """A `SequencerForTower`: the next batch of the windows that are here."""
+        for step in acknowledged:
+            self._acknowledged.put(step)
+        try:
+            spec = self._specs.get(timeout=_SHORT_S)
+        except queue.Empty:
+            return Turn.WAIT
+        if isinstance(spec, BaseException):
+            raise spec
+        if spec is None:
+            self._specs.put(None)
+            self._sequencer.take_window(tower, acknowledged=self._drain())
+            return Turn.END
+        return spec
+
+    def windows(self) -> Iterator[TowerWindow]:
+        """The windows in order, the last one without steps."""
+        while True:
+            window = self._windows.get()
+            if isinstance(window, BaseException):
+                raise window
+            yield window
+            if not window.specs:
+                return
+
+    def close(self) -> None:
+        """Stop the background thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                turn = self._sequencer.take_window(self._tower, acknowledged=self._drain())
+                if turn is Turn.END:
+                    break
+                if isinstance(turn, TowerWindow):
+                    for spec in turn.specs:
+                        self._specs.put(spec)
+                    self._put(turn)
+            self._specs.put(None)
+        except BaseException as error:  # handed to the threads that consume
+            self._specs.put(error)
+            self._put(error)
+
+    def _put(self, window: TowerWindow | BaseException) -> None:
+        while not self._stop.is_set():
+            try:
+                self._windows.put(window, timeout=_SHORT_S)
+                return
+            except queue.Full:
+                continue
+
+    def _drain(self) -> tuple[int, ...]:
+        steps = []
+        while not self._acknowledged.empty():
+            steps.append(self._acknowledged.get())
+        return tuple(steps)
+
+
+class LocalKeys:
+    """A reader in this process, as a KeyReader."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
+        return Done(self._reader.keys(piece))
+
+
+class InlineWindows:
+    """Windows and batches of one tower in one process: readers, sequencer and builder run when either is asked for.
+
+    Leasing asks for a window before the one before it is trained, so batches wait here for up to two windows.
+    """
+
+    def __init__(
+        self, job: JobSpec, sequencer: Sequencer, readers: Sequence[Reader], *, steps: int, tower: int = 0
+    ) -> None:
+        self._job = job
+        self._sequencer = sequencer
+        self._readers = readers
+        self._steps = steps
+        self._tower = tower
+        self._assembler = BatchAssembler(job)
+        self._cutter = WindowCutter(job, next_spec=self._next_spec, readers=[LocalKeys(reader) for reader in readers])
+        self._windows: deque[TowerWindow] = deque()
+        self._batches: deque[tuple[BatchSpec, Batch]] = deque()
+        self._ended = False
+
+    def windows(self) -> Iterator[TowerWindow]:
+        while self._windows or self._build():
+            yield self._windows.popleft()
+
+    def __iter__(self) -> Iterator[tuple[BatchSpec, Batch]]:
+        while self._batches or self._build():
+            if self._batches:
+                yield self._batches.popleft()
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
+
+    def _build(self) -> bool:
+        """One more window; False after the last."""
+        if self._ended:
+            return False
+        window = self._cutter.build(steps=self._steps)[self._tower]
+        self._ended = not window.specs
+        self._windows.append(window)
+        self._batches.extend((spec, self._batch(spec)) for spec in window.specs)
+        return True
+
+    def _next_spec(self, tower: int) -> BatchSpec | None:
+        while (turn := self._sequencer.take(tower)) is Turn.WAIT:
+            for reader in self._readers:
+                advance(reader, self._sequencer)
+        if isinstance(turn, BatchSpec):
+            return turn
+        return None
+
+    def _batch(self, spec: BatchSpec) -> Batch:
+        pieces = [self._readers[piece.reader].batch(piece) for piece in spec.pieces]
+        batch = joined(pieces, job=self._job, assembler=self._assembler)
+        self._sequencer.acknowledge(spec.tower, spec.step)
+        return batch
