@@ -31,6 +31,7 @@ from hetero.kernels.index import (
     write_kernel,
 )
 from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
+from hetero.kernels.optimizers import update_room
 from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, hyper_array, row_width
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initializer, KeySet
@@ -217,7 +218,7 @@ class RowStore:
         def part(start: int, stop: int) -> tuple[I32, I32]:
             missing, rejected = np.empty(stop - start, np.int32), np.empty(stop - start, np.int32)
             own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
-            room = np.empty(3 * self._group.dim, np.float32)
+            room = update_room(self._group.dim)
             absent, bad = update_kernel(
                 *self._place(own), self.width, self._kind, self._hyper, gradients[start:stop], missing, rejected, room
             )

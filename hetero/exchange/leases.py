@@ -21,6 +21,7 @@ from hetero.errors import ProtocolError
 from hetero.exchange.client import PushSummary
 from hetero.exchange.messages import Pending, RejectedGradient
 from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
+from hetero.kernels.optimizers import update_room
 from hetero.keys.windows import GroupMoves, StepRoute, TowerWindow
 from hetero.observe.spans import Span, SpanClock
 from hetero.optim.definition import KIND, hyper_array, row_width
@@ -49,7 +50,7 @@ class LeasedGroup:
         self._kind = KIND[spec.optimizer.kind]
         self._hyper = hyper_array(spec.optimizer)
         self._buffer = np.empty((0, self._width), np.float32)
-        self._room = np.empty(3 * spec.dim, np.float32)
+        self._room = update_room(spec.dim)
 
     def take_out(self, moves: GroupMoves) -> F32:
         """Copies of the rows that leave, float32 [n, W]."""

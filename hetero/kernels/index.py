@@ -9,8 +9,8 @@ The holder of a leased row is the tower's number plus 1, and 0 is none.
 
 The key stands in the record, so that verifying it brings the row into the cache. Bits of a row's hash: the top
 `64 - shift` are its bucket, whose low bits are its shard; the low 32 say where probing begins; 8 above them are the
-fingerprint. Kernels work on blocks of rows: hash all and ask for their slots, probe all and ask for their records, then
-read; so that the memory's latency is paid once a block.
+fingerprint. Kernels work on blocks of rows, so that the memory's latency is hidden: probe all and ask for their
+records, hash the next block and ask for its slots, then read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MOST_ROWS = (1 << 24) - 1
 # Columns of a shard's description, uint64 [shards, 5].
 SLOTS_AT, SLOT_COUNT, RECORDS_AT, ROW_COUNT, CAPACITY = range(5)
 
-_BLOCK = 32
+_BLOCK = 64  # a power of two
+_AHEAD = 16
 _LOW = np.uint64(0xFFFFFFFF)
 _ROW_BITS = np.uint32(0xFFFFFF)
 _HEADER = np.uint64(HEADER_BYTES)
@@ -59,6 +60,25 @@ def _find(shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, ke
 
 
 @inline
+def _first_slot(shards: U64, shard: np.uint64, hashed: np.uint64) -> np.uint64:
+    """Address of the slot where a row's probing begins."""
+    return shards[shard, 0] + np.uint64(4) * (((hashed & _LOW) * shards[shard, 1]) >> np.uint64(32))
+
+
+@inline
+def _ask_slots(
+    tables: U16, keys: U64, start: int, seeds: U64, shards: U64, shift: np.uint64, hashes: U64
+) -> None:
+    """Hash the rows of the block at `start`, and ask for the slots where their probing begins."""
+    mask = np.uint64(len(shards) - 1)
+    half = start & _BLOCK
+    for i in range(min(_BLOCK, len(keys) - start)):
+        hashed = mix64(keys[start + i] ^ seeds[tables[start + i]])
+        hashes[half + i] = hashed
+        prefetch(_first_slot(shards, (hashed >> shift) & mask, hashed))
+
+
+@inline
 def _locate_block(
     tables: U16,
     keys: U64,
@@ -73,15 +93,14 @@ def _locate_block(
     records: U64,
 ) -> None:
     """records[i] = address of the record of row start + i, or 0, for count <= _BLOCK rows; the record's first `lines`
-    cache lines are on their way."""
+    cache lines are on their way. Blocks come in order, from 0: hashes [2 * _BLOCK] already holds those of the next one.
+    """
     mask = np.uint64(len(shards) - 1)
+    half = start & _BLOCK
+    if start == 0:
+        _ask_slots(tables, keys, start, seeds, shards, shift, hashes)
     for i in range(count):
-        hashed = mix64(keys[start + i] ^ seeds[tables[start + i]])
-        hashes[i] = hashed
-        shard = (hashed >> shift) & mask
-        prefetch(shards[shard, 0] + np.uint64(4) * (((hashed & _LOW) * shards[shard, 1]) >> np.uint64(32)))
-    for i in range(count):
-        hashed = hashes[i]
+        hashed = hashes[half + i]
         shard = (hashed >> shift) & mask
         slots_count = shards[shard, 1]
         slots = uint32_at(shards[shard, 0], np.int64(slots_count))
@@ -101,12 +120,14 @@ def _locate_block(
             if at == slots_count:
                 at = np.uint64(0)
         records[i] = record
+    _ask_slots(tables, keys, start + _BLOCK, seeds, shards, shift, hashes)
     for i in range(count):
         record = records[i]
         if record != np.uint64(0):
             key, table = keys[start + i], tables[start + i]
             if uint64_at(record, 1)[0] != key or uint16_at(record + np.uint64(8), 1)[0] != table:
-                records[i] = _find(shards, (hashes[i] >> shift) & mask, hashes[i], table, key, stride)
+                hashed = hashes[half + i]
+                records[i] = _find(shards, (hashed >> shift) & mask, hashed, table, key, stride)
 
 
 @kernel
@@ -127,7 +148,7 @@ def read_kernel(
     stride = np.uint64(HEADER_BYTES + 4 * width)
     columns = out.shape[1]
     lines = (HEADER_BYTES + 4 * columns + 63) // 64
-    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     absent = 0
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
@@ -162,12 +183,12 @@ def update_kernel(
 ) -> tuple[int, int]:
     """Apply gradients float32 [n, E] to rows; returns how many rows are missing, and how many gradients not finite.
 
-    missing, rejected: int32 [n], filled with their positions; those rows are left as they are. room: float32 [>= 3 E].
+    missing, rejected: int32 [n], filled with their positions; those rows are left as they are. room: `update_room`.
     """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     dim = gradients.shape[1]
     lines = (HEADER_BYTES + 4 * width + 63) // 64
-    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     scratch, hyper_at = np.uint64(room.ctypes.data), np.uint64(hyper.ctypes.data)
     first_gradient = np.uint64(gradients.ctypes.data)
     absent, bad = 0, 0
@@ -193,7 +214,7 @@ def write_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint
     """Overwrite existing rows with float32 [n, W]."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
     lines = (HEADER_BYTES + 4 * width + 63) // 64
-    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
         _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
@@ -207,7 +228,7 @@ def write_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint
 def holders_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, holders: U16) -> None:
     """holders[i] = who holds a row, 0 where nobody does or there is none."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
-    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
         _locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
@@ -223,7 +244,7 @@ def hold_kernel(
 ) -> None:
     """Note who holds existing rows; 0 frees them."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
-    hashes, records = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
         _locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
@@ -258,8 +279,12 @@ def insert_kernel(
     """Add rows that do not exist, with their first values; every shard has room for its part."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
     mask = np.uint64(len(shards) - 1)
-    for position in picked:
-        key, table = keys[position], tables[position]
+    for i in range(len(picked)):
+        if i + _AHEAD < len(picked):
+            later = picked[i + _AHEAD]
+            hashed = mix64(keys[later] ^ seeds[tables[later]])
+            prefetch(_first_slot(shards, (hashed >> shift) & mask, hashed))
+        key, table = keys[picked[i]], tables[picked[i]]
         hashed = mix64(key ^ seeds[table])
         shard = (hashed >> shift) & mask
         number = shards[shard, 3]
