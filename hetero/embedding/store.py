@@ -133,16 +133,20 @@ class RowStore:
         self._insert_missing(keys)
         write_kernel(*self._place(keys), self.width, np.ascontiguousarray(rows, np.float32))
 
-    def lease(self, keys: KeySet, *, holder: int) -> F32:
-        """Hand whole rows float32 [U, W] of unique keys to `holder` (1 and up), making those that do not exist.
-
-        Raises LeaseError when a row is held already; then nothing is leased.
-        """
+    def check_free(self, keys: KeySet) -> None:
+        """Raises LeaseError naming the first of the rows that somebody holds."""
         self._check(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
         if holders.any():
             raise self._held(keys, holders, int(np.flatnonzero(holders)[0]))
+
+    def lease(self, keys: KeySet, *, holder: int) -> F32:
+        """Hand whole rows float32 [U, W] of unique keys to `holder` (1 and up), making those that do not exist.
+
+        Raises LeaseError when a row is held already; then nothing is leased.
+        """
+        self.check_free(keys)
         self._insert_missing(keys)
         hold_kernel(*self._place(keys), self.width, np.uint16(holder))
         return self.read_rows(keys).rows

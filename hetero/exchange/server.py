@@ -113,15 +113,17 @@ class RowServer:
         return self._apply(request.step, [waiting[tower] for tower in range(len(self._lanes))])
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
-        """Hand rows to a tower. Raises LeaseError naming key, window and holder when one is held already."""
+        """Hand rows to a tower. Raises LeaseError naming key, window and holder of one held; then none is leased."""
+        asked = [_own(keys) for keys in request.keys]
         try:
-            rows = tuple(
-                store.lease(_own(keys), holder=request.tower + 1)
-                for store, keys in zip(self.stores, request.keys, strict=True)
-            )
+            for store, keys in zip(self.stores, asked, strict=True):
+                store.check_free(keys)
         except LeaseError as error:
             raise LeaseError(f"server: tower {request.tower} fetches for window {request.window}: {error}") from error
-        return LeaseReply(rows=rows)
+        holder = request.tower + 1
+        return LeaseReply(
+            rows=tuple(store.lease(keys, holder=holder) for store, keys in zip(self.stores, asked, strict=True))
+        )
 
     def give_back(self, request: ReturnRequest) -> None:
         """Take leased rows back. A repeated return is not applied again. Raises ProtocolError on a gap, LeaseError."""
