@@ -66,6 +66,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         batch_size=job.train.batch_size,
         epochs=job.train.epochs,
         max_steps=job.train.max_steps,
+        window=job.train.window,
         readers=_role(job.roles.readers),
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),

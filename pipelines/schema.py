@@ -264,12 +264,14 @@ class Tower(Section):
 
 class Train(Section):
     """batch_size: rows of one step, all towers together. max_steps: stop there, whatever the epochs. mode: how
-    towers keep in step; `sync` is what this version offers."""
+    towers keep in step; `sync` is what this version offers. window: steps for which towers lease the rows they need,
+    with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step. Bits are the same."""
 
     batch_size: Count = 1024
     epochs: Count = 1
     max_steps: Count | None = None
     mode: Annotated[Literal["sync"], BeforeValidator(_mode)] = "sync"
+    window: Annotated[int, Strict(), Field(ge=0, le=4096)] = 8
 
 
 class Role(Section):

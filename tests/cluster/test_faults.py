@@ -43,7 +43,7 @@ class Fault:
 def job(tmp_path: Path) -> JobSpec:
     """Far more steps than the test lasts."""
     files = [write_data(tmp_path / f"{n}.parquet", rows=2000, seed=n) for n in range(2)]
-    return small_job(data_spec(*files), epochs=10_000, servers=RoleSpec(count=2), deadline_s=6.0)
+    return small_job(data_spec(*files), epochs=10_000, window=4, servers=RoleSpec(count=2), deadline_s=10.0)
 
 
 def run_into(job: JobSpec, *, name: str, role: Role, number: int) -> tuple[Exception, float]:

@@ -39,7 +39,16 @@ tables: [{name: wide, dim: 1}]
 tower: logistic_regression
 roles: {servers: {count: 1, threads: 2}}
 """
-COMMANDS = (("train",), ("evaluate",), ("doctor",), ("demo",), ("data",), ("data", "movielens"), ("data", "adult"))
+COMMANDS = (
+    ("train",),
+    ("evaluate",),
+    ("doctor",),
+    ("demo",),
+    ("data",),
+    ("data", "movielens"),
+    ("data", "adult"),
+    ("data", "criteo-like"),
+)
 Plant = Callable[..., None]
 
 
