@@ -51,7 +51,8 @@ def evaluate_run(
     tower_class = tower_class_of(job.tower.name)
     with opened_run(spec, name=f"{folder.name}.evaluate", placement=placement, tower_class=tower_class) as run:
         run.load(folder.path / MODEL)
-        metrics = metrics_of(run.score(scored, watch=lambda _: None))
+        scores = run.score(scored, watch=lambda _: None)
+    metrics = metrics_of(scores)
     return Scores(
         auc=metrics.auc,
         logloss=metrics.logloss,
@@ -59,6 +60,7 @@ def evaluate_run(
         normalized_entropy=metrics.normalized_entropy,
         calibration=metrics.calibration,
         gauc=metrics.gauc,
+        auc_bucketed=scores.buckets.value(),
         seconds=time.perf_counter() - started,
         warnings=tuple(warning.message for warning in metrics.warnings),
     )

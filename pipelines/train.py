@@ -41,6 +41,7 @@ class _Result:
 
     outcome: TrainOutcome
     metrics: MetricReport | None
+    auc_bucketed: float | None
     report: RunReport
     malformed: int
 
@@ -116,14 +117,21 @@ def _execute(
         outcome = run.train(train, watch=watcher.look)
         watcher.end(Phase.TRAIN)
         watcher.note_rejected(outcome)
-        metrics = None
+        metrics, auc_bucketed = None, None
         if test is not None:
             watcher.begin(Phase.TEST, test.data)
-            metrics = metrics_of(run.score(test, watch=watcher.look))
+            scores = run.score(test, watch=watcher.look)
+            metrics, auc_bucketed = metrics_of(scores), scores.buckets.value()
             watcher.end(Phase.TEST)
         progress.phase("writing the model")
         run.save(folder.path / MODEL)
-        return _Result(outcome=outcome, metrics=metrics, report=run.report(), malformed=watcher.malformed)
+        return _Result(
+            outcome=outcome,
+            metrics=metrics,
+            auc_bucketed=auc_bucketed,
+            report=run.report(),
+            malformed=watcher.malformed,
+        )
 
 
 def _roles(spec: JobSpec) -> str:
@@ -167,6 +175,7 @@ def _summary(
         normalized_entropy=metrics.normalized_entropy if metrics else None,
         calibration=metrics.calibration if metrics else None,
         gauc=metrics.gauc if metrics else None,
+        auc_bucketed=result.auc_bucketed,
         test_samples=metrics.rows if metrics else 0,
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
         time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
@@ -180,6 +189,7 @@ def _summary(
         warnings=_warnings(outcome, metrics),
         losses=folder.losses.name,
         baseline=baseline,
+        precision=report.towers[0].precision,
         versions=library_versions(),
         hardware=probe_machine(disk_path=folder.path).to_dict(),
     )

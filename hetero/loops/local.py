@@ -103,7 +103,13 @@ class LocalRun:
             RoleReport(name=f"reader/{index}", spans=spans, peak_rss_bytes=peak, cpu_s=spans.total_s)
             for index, spans in enumerate(self._reader_spans)
         ]
-        tower = RoleReport(name="tower/0", spans=self._clock.totals(), peak_rss_bytes=peak, cpu_s=cpu_s)
+        tower = RoleReport(
+            name="tower/0",
+            spans=self._clock.totals(),
+            peak_rss_bytes=peak,
+            cpu_s=cpu_s,
+            precision=self._tower.precision,
+        )
         return RunReport(roles=(*readers, tower), servers=tuple(server.state() for server in self._servers))
 
     def close(self) -> None:

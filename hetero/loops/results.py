@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hetero.exchange.messages import RejectedGradient
+from hetero.metrics.bucketed import BucketedAuc
 from hetero.records import F32, U64
 
 
@@ -28,9 +29,13 @@ class StepLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Predictions of one tower. labels, predictions, weights (or None) float32 [R]; gauc_ids uint64 [R] or None."""
+    """Predictions of one tower. labels, predictions, weights (or None) float32 [R]; gauc_ids uint64 [R] or None.
+
+    buckets: histograms of the predictions, which several towers' merge without their rows.
+    """
 
     labels: F32
     predictions: F32
     weights: F32 | None
     gauc_ids: U64 | None
+    buckets: BucketedAuc

@@ -19,8 +19,9 @@ from hetero.exchange.server import ServerState
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores, StepLog
+from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import SpanTotals
-from hetero.records import F64, DataSpec, JobSpec, SplitRef
+from hetero.records import F64, DataSpec, JobSpec, Precision, SplitRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +103,13 @@ class TrainOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleReport:
-    """What one role spent. name: `tower/0` and the like. wall_s: since it began its work."""
+    """What one role spent. name: `tower/0` and the like. precision: of a tower's matrix products, not AUTO."""
 
     name: str
     spans: SpanTotals
     peak_rss_bytes: int
     cpu_s: float
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,9 @@ class TrainingRun(Protocol):
 
 def joined_scores(parts: Sequence[Scores]) -> Scores:
     """The scores of several towers, one after the other."""
+    buckets = BucketedAuc()
+    for part in parts:
+        buckets = buckets.merge(part.buckets)
     weights = [part.weights for part in parts if part.weights is not None]
     gauc_ids = [part.gauc_ids for part in parts if part.gauc_ids is not None]
     return Scores(
@@ -163,4 +168,5 @@ def joined_scores(parts: Sequence[Scores]) -> Scores:
         predictions=np.concatenate([part.predictions for part in parts]),
         weights=np.concatenate(weights) if weights else None,
         gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
+        buckets=buckets,
     )

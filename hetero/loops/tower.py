@@ -21,12 +21,15 @@ from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream
 from hetero.loops.results import Scores, StepLog
+from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep, DenseUpdater
 from hetero.parallel.group import TowerGroup
+from hetero.parallel.precision import agreed_precision
 from hetero.records import F32, Batch, BatchSpec, JobSpec
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
 from hetero.towers.losses import batch_loss, row_loss
+from hetero.towers.precision import chosen_precision, computing
 from hetero.towers.registry import batch_coupled_layers, check_logits
 
 _MAX_EXAMPLES = 8
@@ -57,6 +60,8 @@ class Tower:
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
         self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
+        self._device = torch.device("cpu")
+        self.precision = agreed_precision(chosen_precision(job, self._device), group=group, device=self._device)
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
         """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch.
@@ -68,7 +73,7 @@ class Tower:
             pulled = source.rows(spec, batch)
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
-            torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
+            _seed_dropout(_dropout_seed(self._job.seed, spec.step, spec.tower), self._device)
             logits = self._forward(batch, rows)
             weights = None if batch.weights is None else torch.from_numpy(batch.weights)
             labels = torch.from_numpy(batch.labels)
@@ -97,7 +102,9 @@ class Tower:
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        return check_logits(self.module(torch.from_numpy(batch.dense), embeddings), batch.rows)
+        with computing(self.precision, self._device):
+            logits = self.module(torch.from_numpy(batch.dense), embeddings)
+        return check_logits(logits, batch.rows)
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()
@@ -141,8 +148,10 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
     """Predict every batch of the stream; no row is created, no parameter changes."""
     tower.module.eval()
     labels, predictions, weights, gauc_ids = [], [], [], []
+    buckets = BucketedAuc()
     for spec, batch in batches:
         predictions.append(tower.score(batch, step=spec.step))
+        buckets.update(batch.labels, predictions[-1], weights=batch.weights)
         labels.append(batch.labels)
         if batch.weights is not None:
             weights.append(batch.weights)
@@ -153,6 +162,7 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
         predictions=np.concatenate(predictions) if predictions else np.empty(0, np.float32),
         weights=np.concatenate(weights) if weights else None,
         gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
+        buckets=buckets,
     )
 
 
@@ -161,6 +171,14 @@ def _gradient(rows: torch.Tensor) -> F32:
         return np.zeros(tuple(rows.shape), np.float32)
     gradient: F32 = rows.grad.numpy()
     return gradient
+
+
+def _seed_dropout(seed: int, device: torch.device) -> None:
+    """Seed the generator that dropout on the device draws from; `torch.manual_seed` visits every kind of device."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _dropout_seed(seed: int, step: int, tower: int) -> int:

@@ -27,6 +27,7 @@ class Scores:
     normalized_entropy: float | None = None
     calibration: float | None = None
     gauc: float | None = None
+    auc_bucketed: float | None = None
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
 
@@ -65,6 +66,7 @@ class Summary:
     normalized_entropy: float | None = None
     calibration: float | None = None
     gauc: float | None = None
+    auc_bucketed: float | None = None
     test_samples: int = 0
     final_loss: float | None = None
     time_to_first_step_s: float | None = None
@@ -78,6 +80,7 @@ class Summary:
     warnings: tuple[str, ...] = ()
     losses: str | None = None
     baseline: Baseline | None = None
+    precision: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, object] = field(default_factory=dict)
     finished_at: float = field(default_factory=time.time)
