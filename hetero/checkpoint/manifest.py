@@ -58,20 +58,25 @@ def write_manifest(job: JobSpec, *, folder: Path, parts: Sequence[Part], dense_s
 
 
 def read_manifest(folder: Path, *, job: JobSpec | None = None) -> Manifest:
-    """Read a model's manifest. Raises DataError when there is none, or when its tables are not those of `job`."""
+    """Read a model's manifest. Raises DataError when none can be read, or when its tables are not those of `job`."""
     path = folder / MANIFEST
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no complete model is here ({error}); train the job to its end first") from error
-    if record.get("format") != FORMAT:
-        raise DataError(f"{path}: is of format {record.get('format')!r}, this version reads {FORMAT}")
-    if job is not None and record["groups"] != _groups(job):
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != FORMAT:
+        raise DataError(f"{path}: is of format {found!r}, this version reads {FORMAT}")
+    try:
+        groups = record["groups"]
+        manifest = Manifest(
+            parts=tuple(Part(**part) for part in record["parts"]), dense_sha256=record["dense"]["sha256"]
+        )
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: lacks what a manifest of format {FORMAT} holds ({error}); write it anew") from error
+    if job is not None and groups != _groups(job):
         raise DataError(f"{path}: holds the tables of another job; evaluate with the job that trained it")
-    return Manifest(
-        parts=tuple(Part(**part) for part in record["parts"]),
-        dense_sha256=record["dense"]["sha256"],
-    )
+    return manifest
 
 
 def check_file(path: Path, *, sha256: str) -> None:

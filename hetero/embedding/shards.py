@@ -64,7 +64,10 @@ class Shards:
         return int(self.description[shard, ROW_COUNT])
 
     def make_room(self, needed: U64) -> None:
-        """Let every shard take `needed` more rows, uint64 [shards]. Raises CapacityError at 2^24 - 1 rows a shard."""
+        """Let every shard take `needed` more rows, uint64 [shards].
+
+        Raises CapacityError at 2^24 - 1 rows a shard, or when the system has no more memory; the rows there are stay.
+        """
         wanted = (self.description[:, ROW_COUNT] + needed).astype(np.int64)
         worst = int(wanted.max())
         if worst > MOST_ROWS:
@@ -72,11 +75,17 @@ class Shards:
                 f"a shard of the index would hold {worst} rows, at most {MOST_ROWS} are possible "
                 f"({SHARDS * MOST_ROWS} rows a server); raise roles.servers"
             )
-        for shard in np.flatnonzero(wanted > self.description[:, CAPACITY].astype(np.int64)).tolist():
-            grown = int(int(self.description[shard, CAPACITY]) * _RECORD_GROWTH)
-            self._make_records(shard, max(int(wanted[shard]), grown))
-        for shard in np.flatnonzero(wanted > self.description[:, SLOT_COUNT] * _FULLEST).tolist():
-            self._make_slots(shard, int(wanted[shard] * _SLOT_GROWTH))
+        try:
+            for shard in np.flatnonzero(wanted > self.description[:, CAPACITY].astype(np.int64)).tolist():
+                grown = int(int(self.description[shard, CAPACITY]) * _RECORD_GROWTH)
+                self._make_records(shard, max(int(wanted[shard]), grown))
+            for shard in np.flatnonzero(wanted > self.description[:, SLOT_COUNT] * _FULLEST).tolist():
+                self._make_slots(shard, int(wanted[shard] * _SLOT_GROWTH))
+        except OSError as error:
+            raise CapacityError(
+                f"rows: the system has no memory for {int(wanted.sum())} rows of {self._stride} bytes, "
+                f"{self.row_count} are there ({error}); use more or larger servers"
+            ) from error
 
     def memory(self) -> MemoryUse:
         """Bytes in use; places reserved and not yet filled cost no resident memory and are left out."""

@@ -90,7 +90,7 @@ class RowStore:
 
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]. Raises ProtocolError for a table that is not the group's."""
-        self._check(keys)
+        keys = self._checked(keys)
         out = np.empty((len(keys), self._group.dim), np.float32)
         missing = self._read(keys, out)
         if create is Create.YES and len(missing):
@@ -103,14 +103,16 @@ class RowStore:
     def push(self, keys: KeySet, gradients: F32) -> PushReport:
         """Apply merged gradients float32 [U, E] of unique keys; a row that does not exist is made first.
 
-        A row whose gradient holds NaN or infinity is left as it is, counted and named.
+        A row whose gradient holds NaN, infinity or a magnitude from 2^56 on is left as it is, counted and named.
+        Raises ProtocolError for a table that is not the group's, or gradients of another shape.
         """
-        self._check(keys)
-        missing, rejected = self._update(keys, np.ascontiguousarray(gradients, np.float32))
+        keys = self._checked(keys)
+        gradients = _floats(gradients, shape=(len(keys), self._group.dim), what="gradients")
+        missing, rejected = self._update(keys, gradients)
         if len(missing):
             self._insert(keys, missing)
             _, rejected_new = self._update(_picked(keys, missing), gradients[missing])
-            rejected = np.concatenate([rejected, missing[rejected_new]])
+            rejected = np.sort(np.concatenate([rejected, missing[rejected_new]]))
         return PushReport(
             applied=len(keys) - len(rejected),
             rejected=len(rejected),
@@ -119,23 +121,22 @@ class RowStore:
 
     def read_rows(self, keys: KeySet) -> RowsRead:
         """Whole rows of unique keys, with optimizer state; creates nothing."""
-        self._check(keys)
+        keys = self._checked(keys)
         rows = np.empty((len(keys), self.width), np.float32)
         found = np.ones(len(keys), np.bool_)
         found[self._read(keys, rows)] = False
         return RowsRead(rows, found)
 
     def write_rows(self, keys: KeySet, rows: F32) -> None:
-        """Insert or overwrite whole rows float32 [U, W] of unique keys."""
-        self._check(keys)
-        if rows.shape != (len(keys), self.width):
-            raise ProtocolError(f"rows: got {rows.shape}, expected {(len(keys), self.width)}")
+        """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError as `push` does."""
+        keys = self._checked(keys)
+        rows = _floats(rows, shape=(len(keys), self.width), what="rows")
         self._insert_missing(keys)
-        write_kernel(*self._place(keys), self.width, np.ascontiguousarray(rows, np.float32))
+        write_kernel(*self._place(keys), self.width, rows)
 
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""
-        self._check(keys)
+        keys = self._checked(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
         if holders.any():
@@ -146,6 +147,7 @@ class RowStore:
 
         Raises LeaseError when a row is held already; then nothing is leased.
         """
+        keys = self._checked(keys)
         self.check_free(keys)
         self._insert_missing(keys)
         hold_kernel(*self._place(keys), self.width, np.uint16(holder))
@@ -153,7 +155,7 @@ class RowStore:
 
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
-        self._check(keys)
+        keys = self._checked(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
         strange = np.flatnonzero(holders != holder)
@@ -188,17 +190,26 @@ class RowStore:
         return self._shards.memory()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads. Rows stay; later calls work without help."""
         if self._pool is not None:
             self._pool.shutdown()
+            self._pool = None
 
     def _place(self, keys: KeySet) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.uint64]:
         return keys.tables, keys.keys, self._seeds, self._shards.description, self._shift
 
-    def _check(self, keys: KeySet) -> None:
-        if len(keys) and (int(keys.tables.max()) >= len(self._known) or not self._known[keys.tables].all()):
-            strange = sorted(set(np.unique(keys.tables).tolist()) - set(self._names))
+    def _checked(self, keys: KeySet) -> KeySet:
+        """The keys as kernels take them: a strided or read-only array would be a type of its own, compiled apart."""
+        tables, values = keys.tables, keys.keys
+        if tables.shape != values.shape or tables.dtype != np.uint16 or values.dtype != np.uint64:
+            raise ProtocolError(
+                f"keys: tables are {tables.dtype} {tables.shape}, keys {values.dtype} {values.shape}; "
+                "expected uint16 and uint64 of one length"
+            )
+        if len(keys) and (int(tables.max()) >= len(self._known) or not self._known[tables].all()):
+            strange = sorted(set(np.unique(tables).tolist()) - set(self._names))
             raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
+        return KeySet(np.require(tables, None, ("C", "A", "W")), np.require(values, None, ("C", "A", "W")))
 
     def _held(self, keys: KeySet, holders: U16, position: int) -> LeaseError:
         who = f"tower {int(holders[position]) - 1}" if holders[position] else "nobody"
@@ -263,6 +274,13 @@ class RowStore:
             return [work(0, count)]
         cuts = [count * part // self._threads for part in range(self._threads + 1)]
         return list(self._pool.map(work, cuts[:-1], cuts[1:]))
+
+
+def _floats(values: F32, *, shape: tuple[int, int], what: str) -> F32:
+    """C-contiguous float32, as kernels read them by address. Raises ProtocolError for another shape."""
+    if values.shape != shape:
+        raise ProtocolError(f"{what}: got shape {values.shape}, expected {shape}")
+    return np.require(values, np.float32, ("C", "A", "W"))
 
 
 def _picked(keys: KeySet, positions: I32) -> KeySet:

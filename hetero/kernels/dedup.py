@@ -3,7 +3,9 @@
 Contract: occurrences (table uint16 [N], key uint64 [N]) -> unique tables [U], keys [U], local int32 [N] with
 unique[local[i]] == occurrence i, unique rows in order of first occurrence.
 
-The scratch table is reused: a slot holds the number of the call that wrote it, so nothing is cleared between calls.
+A slot holds 1 + the number of a unique row in its low bits, and bits of the row's hash above them, so that most rows of
+other hashes are told apart without looking at their keys. Work goes in blocks: hash all and ask for their slots, then
+probe.
 """
 
 from __future__ import annotations
@@ -11,42 +13,60 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hetero.kernels.address import prefetch
 from hetero.kernels.jit import kernel
 from hetero.kernels.mix import GOLDEN, mix64
 from hetero.records import I32, U16, U64
 
 U32 = npt.NDArray[np.uint32]
+_BLOCK = 64
 
 
 @kernel
 def dedup_kernel(
-    tables: U16, keys: U64, stamps: U32, slots: I32, stamp: np.uint32, unique_tables: U16, unique_keys: U64, local: I32
+    tables: U16, keys: U64, slots: U32, number_bits: int, unique_tables: U16, unique_keys: U64, local: I32
 ) -> int:
-    """Fill unique_tables, unique_keys [>= U] and local [N]; returns U.
+    """Fill unique_tables, unique_keys [N] and local [N]; returns U, or -1 when over a quarter of the slots would fill.
 
-    stamps, slots: the scratch table, a power of two of at least 2 N entries. stamp: unlike those of earlier calls.
+    slots: uint32, a power of two of them, overwritten. number_bits: enough for N + 1.
     """
-    mask = np.uint64(len(slots) - 1)
-    unique = 0
-    for i in range(len(keys)):
-        key = keys[i]
-        table = tables[i]
-        at = mix64(key ^ (np.uint64(table) * GOLDEN)) & mask
-        while True:
-            if stamps[at] != stamp:
-                stamps[at] = stamp
-                slots[at] = unique
-                unique_tables[unique] = table
-                unique_keys[unique] = key
-                local[i] = unique
-                unique += 1
-                break
-            found = slots[at]
-            if unique_keys[found] == key and unique_tables[found] == table:
-                local[i] = found
-                break
-            at = (at + np.uint64(1)) & mask
-    return unique
+    mask, one = np.uint64(len(slots) - 1), np.uint64(1)
+    number_mask = np.uint32((1 << number_bits) - 1)
+    tag_mask = ~number_mask
+    first_slot = np.uint64(slots.ctypes.data)
+    hashes = np.empty(_BLOCK, np.uint64)
+    for at in range(len(slots)):
+        slots[at] = np.uint32(0)
+    unique = np.uint32(0)
+    for start in range(0, len(keys), _BLOCK):
+        count = min(_BLOCK, len(keys) - start)
+        if 4 * (np.int64(unique) + count) > len(slots):
+            return -1
+        for i in range(count):
+            at = np.uint64(start + i)  # unsigned, here and below: a signed index is first checked for being negative
+            hashed = mix64(keys[at] ^ (np.uint64(tables[at]) * GOLDEN))
+            hashes[np.uint64(i)] = hashed
+            prefetch(first_slot + np.uint64(4) * (hashed & mask))
+        for i in range(count):
+            at = np.uint64(start + i)
+            key, table, hashed = keys[at], tables[at], hashes[np.uint64(i)]
+            tag = np.uint32(hashed >> np.uint64(32)) & tag_mask
+            place = hashed & mask
+            slot = slots[place]
+            while slot != np.uint32(0):
+                found = np.uint64((slot & number_mask) - np.uint32(1))
+                if slot & tag_mask == tag and unique_keys[found] == key and unique_tables[found] == table:
+                    local[at] = np.int32(found)
+                    break
+                place = (place + one) & mask
+                slot = slots[place]
+            else:
+                unique_tables[np.uint64(unique)] = table
+                unique_keys[np.uint64(unique)] = key
+                local[at] = np.int32(unique)
+                unique += np.uint32(1)
+                slots[place] = tag | unique
+    return np.int64(unique)
 
 
 def dedup_reference(tables: U16, keys: U64) -> tuple[U16, U64, I32]:

@@ -62,13 +62,11 @@ def _find(shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, ke
 @inline
 def _first_slot(shards: U64, shard: np.uint64, hashed: np.uint64) -> np.uint64:
     """Address of the slot where a row's probing begins."""
-    return shards[shard, 0] + np.uint64(4) * (((hashed & _LOW) * shards[shard, 1]) >> np.uint64(32))
+    return np.uint64(shards[shard, 0] + np.uint64(4) * (((hashed & _LOW) * shards[shard, 1]) >> np.uint64(32)))
 
 
 @inline
-def _ask_slots(
-    tables: U16, keys: U64, start: int, seeds: U64, shards: U64, shift: np.uint64, hashes: U64
-) -> None:
+def _ask_slots(tables: U16, keys: U64, start: int, seeds: U64, shards: U64, shift: np.uint64, hashes: U64) -> None:
     """Hash the rows of the block at `start`, and ask for the slots where their probing begins."""
     mask = np.uint64(len(shards) - 1)
     half = start & _BLOCK
@@ -276,7 +274,7 @@ def insert_kernel(
     scale: np.float32,
     accumulator: np.float32,
 ) -> None:
-    """Add rows that do not exist, with their first values; every shard has room for its part."""
+    """Add the picked rows that do not exist, with their first values; every shard has room for its part."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
     mask = np.uint64(len(shards) - 1)
     for i in range(len(picked)):
@@ -287,6 +285,8 @@ def insert_kernel(
         key, table = keys[picked[i]], tables[picked[i]]
         hashed = mix64(key ^ seeds[table])
         shard = (hashed >> shift) & mask
+        if _find(shards, shard, hashed, table, key, stride) != np.uint64(0):
+            continue  # picked twice
         number = shards[shard, 3]
         shards[shard, 3] = number + np.uint64(1)
         record = shards[shard, 2] + number * stride

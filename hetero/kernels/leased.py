@@ -55,7 +55,7 @@ def update_slots_kernel(
 ) -> int:
     """Apply gradients float32 [n, E] to distinct slots [n]; returns how many were not finite, positions in `rejected`.
 
-    room: float32 [>= 3 E], overwritten.
+    room: `hetero.kernels.optimizers.update_room`, overwritten.
     """
     dim = gradients.shape[1]
     stride = np.uint64(4 * buffer.shape[1])

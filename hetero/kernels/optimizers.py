@@ -12,11 +12,25 @@ import numpy as np
 
 from hetero.kernels.address import floats_at, uint32_at
 from hetero.kernels.jit import inline
+from hetero.records import F32
 
 SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, FTRL = range(5)
 
 # Hyper-parameters, float32 [HYPER]: lr, eps, beta1, beta2, 1 - beta1, 1 - beta2, l1, l2, beta.
 HYPER = 9
+
+LARGEST_GRADIENT = 2.0**56
+"""From here on a gradient counts as not finite: sums of its squares would be infinite, and a row never recover."""
+_LARGEST_BITS = np.uint32(np.float32(LARGEST_GRADIENT).view(np.uint32))
+_LINE_FLOATS = 16
+
+
+def update_room(dim: int) -> F32:
+    """The scratch memory of `update_row`, float32 [3 E], on a cache line's boundary: what vectors that straddle two
+    lines have stored comes back slowly."""
+    memory = np.empty(3 * dim + _LINE_FLOATS, np.float32)
+    start = -(int(memory.ctypes.data) // 4) % _LINE_FLOATS
+    return memory[start : start + 3 * dim]
 
 
 @inline
@@ -47,17 +61,17 @@ def tree_sum(address: np.uint64, count: int) -> Any:
 
 @inline
 def is_finite(address: np.uint64, count: int) -> bool:
-    """Whether `count` floats are all finite."""
+    """Whether `count` floats are all numbers below LARGEST_GRADIENT in magnitude."""
     bits = uint32_at(address, count)
     worst = np.uint32(0)
     for j in range(count):
         worst = max(worst, bits[j] & np.uint32(0x7FFFFFFF))
-    return bool(worst < np.uint32(0x7F800000))
+    return bool(worst < _LARGEST_BITS)
 
 
 @inline
 def update_row(kind: int, hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64, scratch: np.uint64) -> None:
-    """Apply one gradient [E] to one row [W]. scratch: 3 E floats, overwritten."""
+    """Apply one gradient [E] to one row [W]. scratch: `update_room`, overwritten."""
     given = gradient
     if kind != 4 and floats_at(hyper, 9)[7] != np.float32(0):
         given = scratch + np.uint64(8 * dim)

@@ -23,6 +23,15 @@ def tree_mean(values: Tensor) -> Tensor:
     return padded[..., 0] / dim
 
 
+def root(values: Tensor) -> Tensor:
+    """Square root, rounded as IEEE says.
+
+    Torch's own on the CPU is MKL's, which is off by one in the last place now and then; so it goes through float64,
+    whose root rounds to the right float32 (Figueroa 1995, "When is double rounding innocuous?").
+    """
+    return values.double().sqrt().float() if values.device.type == "cpu" else values.sqrt()
+
+
 def update_rows_(spec: RowOptimizerSpec, rows: Tensor, gradients: Tensor) -> None:
     """Apply one gradient [n, E] to each of the rows float32 [n, W], in place, on any device."""
     dim = gradients.shape[1]
@@ -34,10 +43,10 @@ def update_rows_(spec: RowOptimizerSpec, rows: Tensor, gradients: Tensor) -> Non
         weights -= lr * g
     elif spec.kind is RowOptimizer.ADAGRAD:
         state += g * g
-        weights -= lr * g / (state.sqrt() + eps)
+        weights -= lr * g / (root(state) + eps)
     elif spec.kind is RowOptimizer.ROWWISE_ADAGRAD:
         state[:, 0] += tree_mean(g * g)
-        weights -= lr * g / (state.sqrt() + eps)
+        weights -= lr * g / (root(state) + eps)
     elif spec.kind is RowOptimizer.ADAM:
         first, second = state[:, :dim], state[:, dim : 2 * dim]
         first.copy_(beta1 * first + rest1 * g)
@@ -45,13 +54,13 @@ def update_rows_(spec: RowOptimizerSpec, rows: Tensor, gradients: Tensor) -> Non
         state[:, 2 * dim] *= beta1
         state[:, 2 * dim + 1] *= beta2
         correct1, correct2 = 1 - state[:, 2 * dim, None], 1 - state[:, 2 * dim + 1, None]
-        weights -= lr * (first / correct1) / ((second / correct2).sqrt() + eps)
+        weights -= lr * (first / correct1) / (root(second / correct2) + eps)
     else:
         z, n = state[:, :dim], state[:, dim:]
         more = n + g * g
-        root = more.sqrt()
-        z.copy_(z + (g - (root - n.sqrt()) / lr * weights))
+        grown = root(more)
+        z.copy_(z + (g - (grown - root(n)) / lr * weights))
         n.copy_(more)
         shrunk = torch.where(z > 0, z - l1, z + l1)
-        solved = -shrunk / ((beta + root) / lr + l2)
+        solved = -shrunk / ((beta + grown) / lr + l2)
         weights.copy_(torch.where(z.abs() <= l1, torch.zeros_like(z), solved))

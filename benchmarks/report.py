@@ -1,0 +1,105 @@
+"""What every benchmark prints: rows of figures, checks against targets, and one JSON object for machines."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from hetero.hardware.probe import library_versions, probe_machine
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One target. value: what was measured, or why it was not."""
+
+    name: str
+    value: object
+    target: str
+    holds: bool
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome of one benchmark. rows: figures by name, one record a line of the table."""
+
+    name: str
+    rows: list[dict[str, object]] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+    def add(self, **figures: object) -> None:
+        self.rows.append(figures)
+
+    def check(self, name: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
+        """Hold a figure against its target."""
+        target = f">= {at_least:g}" if at_least is not None else f"<= {at_most:g}"
+        holds = value >= at_least if at_least is not None else at_most is not None and value <= at_most
+        self.checks.append(Check(name=name, value=round(value, 4), target=target, holds=holds))
+
+    def not_run(self, name: str, *, target: str, why: str) -> None:
+        """List a check that this run leaves out."""
+        self.checks.append(Check(name=name, value=f"not run: {why}", target=target, holds=False))
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """--quick, --json, --save."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, at most 10 minutes")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    parser.add_argument("--save", action="store_true", help="keep the result as a dated file in benchmarks/results")
+    return parser.parse_args()
+
+
+def pairs(base: Callable[[int], float], ours: Callable[[int], float], *, count: int) -> tuple[float, float, float]:
+    """Alternate two timed calls; medians of their seconds, and the median of base / ours pair by pair."""
+    times = [(base(number), ours(number)) for number in range(count)]
+    return (
+        statistics.median(first for first, _ in times),
+        statistics.median(second for _, second in times),
+        statistics.median(first / second for first, second in times),
+    )
+
+
+def finish(report: Report, options: argparse.Namespace) -> int:
+    """Print the report; the exit status: 1 when a check that was run fails, or one was not run in full mode."""
+    text = markdown(report)
+    print(text, file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        record = {"name": report.name, "rows": report.rows, "checks": [asdict(check) for check in report.checks]}
+        print(json.dumps(record))
+    if options.save:
+        RESULTS.mkdir(exist_ok=True)
+        day = datetime.date.today().isoformat()
+        (RESULTS / f"{day}-{report.name}{'-quick' if options.quick else ''}.md").write_text(
+            text + "\n", encoding="utf-8"
+        )
+    failed = [check for check in report.checks if not check.holds]
+    return 1 if failed else 0
+
+
+def markdown(report: Report) -> str:
+    """The report as Markdown, with hardware and versions."""
+    machine = probe_machine()
+    lines = [
+        f"# {report.name}, {datetime.date.today().isoformat()}",
+        "",
+        f"{machine.cpu_model}, {machine.cores:g} cores, {machine.memory_bytes / 2**30:.0f} GiB; "
+        + ", ".join(f"{name} {version}" for name, version in library_versions().items()),
+        "",
+    ]
+    if report.rows:
+        lines += [*_table(list(report.rows[0]), [list(row.values()) for row in report.rows]), ""]
+    checks = [[check.name, check.value, check.target, "yes" if check.holds else "NO"] for check in report.checks]
+    return "\n".join([*lines, *_table(["check", "value", "target", "holds"], checks)])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    written = [[f"{cell:,.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in written)]
