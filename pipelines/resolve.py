@@ -71,7 +71,6 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
         deadline_s=job.run.deadline_s,
-        precision=job.train.precision,
     )
 
 

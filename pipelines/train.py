@@ -189,7 +189,6 @@ def _summary(
         warnings=_warnings(outcome, metrics),
         losses=folder.losses.name,
         baseline=baseline,
-        precision=report.towers[0].precision,
         versions=library_versions(),
         hardware=probe_machine(disk_path=folder.path).to_dict(),
     )

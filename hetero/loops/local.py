@@ -108,7 +108,6 @@ class LocalRun:
             spans=self._clock.totals(),
             peak_rss_bytes=peak,
             cpu_s=cpu_s,
-            precision=self._tower.precision,
         )
         return RunReport(roles=(*readers, tower), servers=tuple(server.state() for server in self._servers))
 

@@ -21,7 +21,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import SpanTotals
-from hetero.records import F64, DataSpec, JobSpec, Precision, SplitRef
+from hetero.records import F64, DataSpec, JobSpec, SplitRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,12 @@ class TrainOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleReport:
-    """What one role spent. name: `tower/0` and the like. precision: of a tower's matrix products, not AUTO."""
+    """What one role spent. name: `tower/0` and the like."""
 
     name: str
     spans: SpanTotals
     peak_rss_bytes: int
     cpu_s: float
-    precision: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

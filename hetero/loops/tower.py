@@ -25,11 +25,9 @@ from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep, DenseUpdater
 from hetero.parallel.group import TowerGroup
-from hetero.parallel.precision import agreed_precision
 from hetero.records import F32, Batch, BatchSpec, JobSpec
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
 from hetero.towers.losses import batch_loss, row_loss
-from hetero.towers.precision import chosen_precision, computing
 from hetero.towers.registry import batch_coupled_layers, check_logits
 
 _MAX_EXAMPLES = 8
@@ -60,8 +58,6 @@ class Tower:
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
         self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
-        self._device = torch.device("cpu")
-        self.precision = agreed_precision(chosen_precision(job, self._device), group=group, device=self._device)
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
         """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch.
@@ -73,7 +69,7 @@ class Tower:
             pulled = source.rows(spec, batch)
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
-            _seed_dropout(_dropout_seed(self._job.seed, spec.step, spec.tower), self._device)
+            torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
             logits = self._forward(batch, rows)
             weights = None if batch.weights is None else torch.from_numpy(batch.weights)
             labels = torch.from_numpy(batch.labels)
@@ -102,9 +98,7 @@ class Tower:
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        with computing(self.precision, self._device):
-            logits = self.module(torch.from_numpy(batch.dense), embeddings)
-        return check_logits(logits, batch.rows)
+        return check_logits(self.module(torch.from_numpy(batch.dense), embeddings), batch.rows)
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()
@@ -171,14 +165,6 @@ def _gradient(rows: torch.Tensor) -> F32:
         return np.zeros(tuple(rows.shape), np.float32)
     gradient: F32 = rows.grad.numpy()
     return gradient
-
-
-def _seed_dropout(seed: int, device: torch.device) -> None:
-    """Seed the generator that dropout on the device draws from; `torch.manual_seed` visits every kind of device."""
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
 
 
 def _dropout_seed(seed: int, step: int, tower: int) -> int:

@@ -80,7 +80,6 @@ class Summary:
     warnings: tuple[str, ...] = ()
     losses: str | None = None
     baseline: Baseline | None = None
-    precision: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, object] = field(default_factory=dict)
     finished_at: float = field(default_factory=time.time)
