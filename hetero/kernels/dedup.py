@@ -35,8 +35,8 @@ def dedup_kernel(
     tag_mask = ~number_mask
     first_slot = np.uint64(slots.ctypes.data)
     hashes = np.empty(_BLOCK, np.uint64)
-    for at in range(len(slots)):
-        slots[at] = np.uint32(0)
+    for every in range(len(slots)):
+        slots[every] = np.uint32(0)
     unique = np.uint32(0)
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
@@ -66,7 +66,7 @@ def dedup_kernel(
                 local[at] = np.int32(unique)
                 unique += np.uint32(1)
                 slots[place] = tag | unique
-    return np.int64(unique)
+    return int(unique)
 
 
 def dedup_reference(tables: U16, keys: U64) -> tuple[U16, U64, I32]:
