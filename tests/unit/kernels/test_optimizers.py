@@ -101,7 +101,7 @@ def test_multiplications_and_additions_are_not_fused(kind: RowOptimizer, column:
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no wider float to compute a fused operation with")
 def test_squares_are_rounded_before_the_tree_adds_them() -> None:
     g = np.random.default_rng(2).uniform(0.5, 1.5, (400, 2)).astype(np.float32)
-    plain: F32 = (g[:, 0] * g[:, 0] + g[:, 1] * g[:, 1]) / np.float32(2)
+    plain: F32 = (g[:, 0] * g[:, 0] + g[:, 1] * g[:, 1]) / np.float32(2)  # type: ignore[assignment]
     once = fused(g[:, 0], g[:, 0], g[:, 1] * g[:, 1]) / np.float32(2)
     assert (plain != once).mean() > 0.05
     rows = np.zeros((400, 3), np.float32)
