@@ -66,7 +66,7 @@ def dedup_kernel(
                 local[at] = np.int32(unique)
                 unique += np.uint32(1)
                 slots[place] = tag | unique
-    return int(unique)
+    return np.int64(unique)  # type: ignore[return-value]
 
 
 def dedup_reference(tables: U16, keys: U64) -> tuple[U16, U64, I32]:
