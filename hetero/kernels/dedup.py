@@ -3,9 +3,10 @@
 Contract: occurrences (table uint16 [N], key uint64 [N]) -> unique tables [U], keys [U], local int32 [N] with
 unique[local[i]] == occurrence i, unique rows in order of first occurrence.
 
-A slot holds 1 + the number of a unique row in its low bits, and bits of the row's hash above them, so that most rows of
-other hashes are told apart without looking at their keys. Work goes in blocks: hash all and ask for their slots, then
-probe.
+A slot holds the number of a unique row, from 1, in its low bits, and bits of the row's hash above them, so that most
+rows of other hashes are told apart without looking at their keys. Work goes in blocks, in passes whose branches a CPU
+can guess: hash all and ask for their slots; compare all with the row at their first slot, where most duplicates are
+found; then find or enter the others, most of which are new.
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ from hetero.records import I32, U16, U64
 
 U32 = npt.NDArray[np.uint32]
 _BLOCK = 64
+_EMPTY = np.uint32(0)
 
 
 @kernel
 def dedup_kernel(
     tables: U16, keys: U64, slots: U32, number_bits: int, unique_tables: U16, unique_keys: U64, local: I32
 ) -> int:
-    """Fill unique_tables, unique_keys [N] and local [N]; returns U, or -1 when over a quarter of the slots would fill.
+    """Fill unique_tables, unique_keys [N + 1] from place 1 on, and local [N].
 
-    slots: uint32, a power of two of them, overwritten. number_bits: enough for N + 1.
+    Returns U, or -1 when over a quarter of the slots would fill. slots: uint32, a power of two of them, overwritten.
+    number_bits: enough for N + 1.
     """
-    mask, one = np.uint64(len(slots) - 1), np.uint64(1)
+    mask = np.uint64(len(slots) - 1)
     number_mask = np.uint32((1 << number_bits) - 1)
     tag_mask = ~number_mask
     first_slot = np.uint64(slots.ctypes.data)
-    hashes = np.empty(_BLOCK, np.uint64)
+    hashes, others = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for every in range(len(slots)):
-        slots[every] = np.uint32(0)
+        slots[every] = _EMPTY
     unique = np.uint32(0)
     for start in range(0, len(keys), _BLOCK):
         count = min(_BLOCK, len(keys) - start)
@@ -47,24 +50,34 @@ def dedup_kernel(
             hashed = mix64(keys[at] ^ (np.uint64(tables[at]) * GOLDEN))
             hashes[np.uint64(i)] = hashed
             prefetch(first_slot + np.uint64(4) * (hashed & mask))
+        left = np.uint64(0)
         for i in range(count):
             at = np.uint64(start + i)
-            key, table, hashed = keys[at], tables[at], hashes[np.uint64(i)]
+            slot = slots[hashes[np.uint64(i)] & mask]
+            found = np.uint64(slot & number_mask)
+            same = (unique_keys[found] == keys[at]) & (unique_tables[found] == tables[at]) & (slot != _EMPTY)
+            local[at] = np.int32(found) - np.int32(1)
+            others[left] = np.uint64(i)
+            left += np.uint64(not same)
+        for other in range(left):
+            i = others[np.uint64(other)]
+            at, hashed = np.uint64(start) + i, hashes[i]
+            key, table = keys[at], tables[at]
             tag = np.uint32(hashed >> np.uint64(32)) & tag_mask
             place = hashed & mask
             slot = slots[place]
-            while slot != np.uint32(0):
-                found = np.uint64((slot & number_mask) - np.uint32(1))
+            while slot != _EMPTY:
+                found = np.uint64(slot & number_mask)
                 if slot & tag_mask == tag and unique_keys[found] == key and unique_tables[found] == table:
-                    local[at] = np.int32(found)
+                    local[at] = np.int32(found) - np.int32(1)
                     break
-                place = (place + one) & mask
+                place = (place + np.uint64(1)) & mask
                 slot = slots[place]
             else:
+                unique += np.uint32(1)
                 unique_tables[np.uint64(unique)] = table
                 unique_keys[np.uint64(unique)] = key
-                local[at] = np.int32(unique)
-                unique += np.uint32(1)
+                local[at] = np.int32(unique) - np.int32(1)
                 slots[place] = tag | unique
     return np.int64(unique)  # type: ignore[return-value]
 

@@ -22,15 +22,12 @@ occurrences = st.lists(
 
 def by_kernel(tables: U16, keys: U64, *, slots: int) -> tuple[U16, U64, I32]:
     count = len(keys)
-    unique_tables, unique_keys, local = (
-        np.empty(count, np.uint16),
-        np.empty(count, np.uint64),
-        np.empty(count, np.int32),
-    )
+    unique_tables, unique_keys = np.zeros(count + 1, np.uint16), np.zeros(count + 1, np.uint64)
+    local = np.empty(count, np.int32)
     table = np.random.default_rng(0).integers(0, 2**32, slots, dtype=np.uint32)  # what is there before does not count
     bits = (count + 1).bit_length()
     unique = dedup_kernel(tables, keys, table, bits, unique_tables, unique_keys, local)
-    return unique_tables[:unique], unique_keys[:unique], local
+    return unique_tables[1 : unique + 1], unique_keys[1 : unique + 1], local
 
 
 def by_dictionary(tables: U16, keys: U64) -> tuple[list[tuple[int, int]], list[int]]:
@@ -65,7 +62,7 @@ def test_a_table_that_would_fill_beyond_a_quarter_is_refused() -> None:
     keys = np.random.default_rng(1).permutation(np.arange(512, dtype=np.uint64))
     tables, local = np.zeros(512, np.uint16), np.empty(512, np.int32)
     for rows, slots, fits in [(512, 2048, True), (512, 1024, False), (256, 1024, True), (320, 1024, False)]:
-        room = (np.empty(rows, np.uint16), np.empty(rows, np.uint64), local[:rows])
+        room = (np.empty(rows + 1, np.uint16), np.empty(rows + 1, np.uint64), local[:rows])
         unique = dedup_kernel(tables[:rows], keys[:rows], np.empty(slots, np.uint32), 10, *room)
         assert unique == (rows if fits else -1)
 
