@@ -13,11 +13,17 @@ import pyarrow as pa
 import torch
 
 from hetero.data.hashing import hash_strings
+from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.leases import LeasedRows
 from hetero.exchange.messages import PullRequest, Purpose, PushRequest
 from hetero.exchange.server import RowServer
+from hetero.kernels.leased import merge_kernel
 from hetero.keys.assemble import BatchAssembler
 from hetero.keys.routing import Router, initial_owners
-from hetero.records import Batch, Format, Jagged, JobSpec, ParsedSplit, RoleSpec, SplitRef
+from hetero.keys.windows import WindowBuilder
+from hetero.observe.spans import SpanClock
+from hetero.parallel.group import SoleTower
+from hetero.records import Batch, BatchSpec, Format, Jagged, JobSpec, ParsedSplit, RoleSpec, SplitRef
 from hetero.towers.embeddings import EmbeddingLayout, embed
 
 _ROWS = 4
@@ -33,6 +39,7 @@ def warm_kernels(job: JobSpec) -> float:
         halves = [assembler.batch(prepared, 0, 2), assembler.batch(prepared, 2, _ROWS)]
         for batch in (*halves, assembler.unite(halves)):
             _one_step(replace(job, towers=RoleSpec()), batch)
+            _leased_step(replace(job, towers=RoleSpec()), batch)
     return time.perf_counter() - started
 
 
@@ -69,4 +76,22 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
     torch.stack([embeddings[name].sum() for name in embeddings]).sum().backward()  # type: ignore[no-untyped-call]
     gradients = tuple(np.zeros(tuple(values.shape), np.float32) for values in rows)
     server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
+    server.close()
+
+
+def _leased_step(job: JobSpec, batch: Batch) -> None:
+    """A window of one step, and the one in which its rows leave."""
+    spec = BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0)
+    builder = WindowBuilder(job)
+    windows = (builder.build([[spec]], [[[group.unique for group in batch.groups]]])[0], builder.build([], [])[0])
+    server = RowServer(job)
+    clock = SpanClock()
+    client = ShardedRowClient(job, tower=0, servers=[LocalServer(server)], clock=clock)
+    leased = LeasedRows(job, client=client, group=SoleTower(), windows=iter(windows), clock=clock)
+    gradients = tuple(np.zeros(values.shape, np.float32) for values in leased.rows(spec, batch))
+    leased.apply(spec, batch, gradients)
+    leased.finish()
+    for rows in gradients:
+        merge_kernel(np.arange(len(rows), dtype=np.int32), rows, np.zeros_like(rows))
+    server.state()
     server.close()
