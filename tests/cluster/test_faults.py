@@ -69,6 +69,7 @@ def test_a_killed_role_is_named(job: JobSpec, role: Role) -> None:
     assert seconds < LIMIT_S
 
 
+@pytest.mark.slow
 def test_a_killed_tower_of_two_is_named(job: JobSpec) -> None:
     two = replace(job, towers=RoleSpec(count=2))
     error, seconds = run_into(two, name="killed-of-two", role=Role.TOWER, number=signal.SIGKILL)
@@ -76,7 +77,7 @@ def test_a_killed_tower_of_two_is_named(job: JobSpec) -> None:
     assert seconds < LIMIT_S
 
 
-@pytest.mark.parametrize("role", [Role.READER, Role.SERVER])
+@pytest.mark.parametrize("role", [pytest.param(Role.READER, marks=pytest.mark.slow), Role.SERVER])
 def test_a_stopped_role_is_named(job: JobSpec, role: Role) -> None:
     error, seconds = run_into(job, name=f"stopped-{role.value}", role=role, number=signal.SIGSTOP)
     assert isinstance(error, DeadlineError)
