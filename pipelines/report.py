@@ -99,6 +99,8 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "ran", summary.placement.replace("_", " ")
     yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
     yield "rows/s", f"{summary.samples_per_s:,.0f}"
+    if summary.precision:
+        yield "precision", f"{summary.precision['taken']} ({summary.precision['why']})"
     yield "whole run", duration(summary.wall_s)
     if summary.time_to_first_step_s is not None:
         yield "first step done after", duration(summary.time_to_first_step_s)

@@ -67,6 +67,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         epochs=job.train.epochs,
         max_steps=job.train.max_steps,
         window=job.train.window,
+        precision=job.train.precision,
         readers=_role(job.roles.readers),
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator, model_validator
 
-from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling
+from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling, Precision
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 MODES_LATER = ("bounded", "async", "geo")
@@ -265,13 +265,15 @@ class Tower(Section):
 class Train(Section):
     """batch_size: rows of one step, all towers together. max_steps: stop there, whatever the epochs. mode: how
     towers keep in step; `sync` is what this version offers. window: steps for which towers lease the rows they need,
-    with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step. Bits are the same."""
+    with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step. Bits are the same.
+    precision: of the towers' matrix products; `auto` takes bf16 where every tower has it in hardware, else fp32."""
 
     batch_size: Count = 1024
     epochs: Count = 1
     max_steps: Count | None = None
     mode: Annotated[Literal["sync"], BeforeValidator(_mode)] = "sync"
     window: Annotated[int, Strict(), Field(ge=0, le=4096)] = 8
+    precision: Precision = Precision.AUTO
 
 
 class Role(Section):

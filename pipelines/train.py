@@ -113,6 +113,7 @@ def _execute(
     _LOG.debug("kernels were ready after %.1f s", seconds)
     progress.phase(f"starting {_roles(spec)}, {placement}")
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class_of(job.tower.name)) as run:
+        _LOG.info("towers multiply matrices in %s", run.precision)
         watcher.begin(Phase.TRAIN, train.data)
         outcome = run.train(train, watch=watcher.look)
         watcher.end(Phase.TRAIN)
@@ -179,6 +180,7 @@ def _summary(
         test_samples=metrics.rows if metrics else 0,
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
         time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
+        precision=report.precision.to_dict(),
         wait_fraction=outcome.wait_s / (outcome.training_s * len(report.towers)) if outcome.training_s else 0.0,
         seconds=merge_totals(role.spans for role in report.towers).by_name(),
         waits={role.name: role.spans.waits for role in report.roles if role.spans.waits},

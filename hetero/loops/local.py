@@ -17,6 +17,7 @@ from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
 from hetero.exchange.sources import PulledRows, RowSource
+from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
@@ -48,12 +49,20 @@ class LocalRun:
             )
         torch.set_num_threads(job.towers.threads)
         self.job = job
+        self.precision = choose_precision(job.precision, [fast_bf16_here()])
         self._servers = [RowServer(job) for _ in range(job.servers.count)]
         self._clock = SpanClock()
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
         handles = [LocalServer(server) for server in self._servers]
         self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
-        self._tower = Tower(job, module=make_tower(), client=self._client, group=SoleTower(), clock=self._clock)
+        self._tower = Tower(
+            job,
+            module=make_tower(),
+            client=self._client,
+            group=SoleTower(),
+            clock=self._clock,
+            precision=self.precision.taken,
+        )
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
         readers, sequencer = self._open(data)
@@ -109,7 +118,8 @@ class LocalRun:
             peak_rss_bytes=peak,
             cpu_s=cpu_s,
         )
-        return RunReport(roles=(*readers, tower), servers=tuple(server.state() for server in self._servers))
+        servers = tuple(server.state() for server in self._servers)
+        return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision)
 
     def close(self) -> None:
         for server in self._servers:

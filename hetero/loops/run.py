@@ -16,6 +16,7 @@ from hetero.data.sources import check_schema, list_splits
 from hetero.errors import DataError
 from hetero.exchange.messages import RejectedGradient
 from hetero.exchange.server import ServerState
+from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores, StepLog
@@ -117,6 +118,7 @@ class RunReport:
 
     roles: tuple[RoleReport, ...]
     servers: tuple[ServerState, ...]
+    precision: PrecisionChoice
 
     @property
     def towers(self) -> tuple[RoleReport, ...]:
@@ -137,6 +139,10 @@ class TrainingRun(Protocol):
 
     @property
     def job(self) -> JobSpec: ...
+
+    @property
+    def precision(self) -> PrecisionChoice:
+        """What all towers of the run multiply matrices in."""
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
         """Train over the data. What `watch` raises ends the run."""

@@ -25,7 +25,7 @@ from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep, DenseUpdater
 from hetero.parallel.group import TowerGroup
-from hetero.records import F32, Batch, BatchSpec, JobSpec
+from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
 from hetero.towers.losses import batch_loss, row_loss
 from hetero.towers.registry import batch_coupled_layers, check_logits
@@ -37,11 +37,19 @@ _MAX_STEPS_NOT_FINITE = 10
 class Tower:
     """A model replica with what it needs to train: rows from a client, sums from a group.
 
+    precision: of the module's matrix products, FP32 or BF16, the same on all towers of the group.
     Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
     """
 
     def __init__(
-        self, job: JobSpec, *, module: nn.Module, client: RowClient, group: TowerGroup, clock: SpanClock
+        self,
+        job: JobSpec,
+        *,
+        module: nn.Module,
+        client: RowClient,
+        group: TowerGroup,
+        clock: SpanClock,
+        precision: Precision = Precision.FP32,
     ) -> None:
         coupled = batch_coupled_layers(module)
         if coupled and group.size > 1:
@@ -58,6 +66,7 @@ class Tower:
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
         self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
+        self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
         """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch.
@@ -98,7 +107,9 @@ class Tower:
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        return check_logits(self.module(torch.from_numpy(batch.dense), embeddings), batch.rows)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._is_bf16):
+            logits = self.module(torch.from_numpy(batch.dense), embeddings)
+        return check_logits(logits, batch.rows).float()
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()

@@ -70,6 +70,7 @@ class Summary:
     test_samples: int = 0
     final_loss: float | None = None
     time_to_first_step_s: float | None = None
+    precision: Mapping[str, str] = field(default_factory=dict)
     wait_fraction: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
