@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
 from hetero.records import F32, KeySet
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+MAX_EXAMPLES = 8
+"""At most this many rejected gradients are named in one reply."""
 
 
 class Purpose(Enum):
@@ -125,3 +130,8 @@ class ServerHandle(Protocol):
     def lease(self, request: LeaseRequest) -> Pending[LeaseReply]: ...
 
     def give_back(self, request: ReturnRequest) -> Pending[None]: ...
+
+
+def own_keys(keys: KeySet) -> KeySet:
+    """A copy in this process's memory: arrays that came through the object store are read-only and pin their object."""
+    return KeySet(np.array(keys.tables), np.array(keys.keys))
