@@ -39,7 +39,7 @@ class JointSteps:
         self.steps_applied = 0
         self.rejected = 0
 
-    def check_pull(self, request: PullRequest) -> None:
+    def note_pull(self, request: PullRequest) -> None:
         """Raises ProtocolError when a training pull comes before every push of the step before it was applied."""
         if request.step != self.steps_applied:
             raise ProtocolError(

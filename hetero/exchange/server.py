@@ -12,10 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero.embedding.store import Create, RowStore
-from hetero.errors import LeaseError
+from hetero.errors import LeaseError, ProtocolError
+from hetero.exchange.arrivals import Arrivals
+from hetero.exchange.dense_tables import DenseTables
+from hetero.exchange.geo_tables import GeoTables
 from hetero.exchange.joint_steps import JointSteps
 from hetero.exchange.lanes import Lane
 from hetero.exchange.messages import (
+    DensePart,
+    DensePullReply,
+    DensePushRequest,
+    DifferencesReply,
+    DifferencesRequest,
     LeaseReply,
     LeaseRequest,
     PullReply,
@@ -26,35 +34,41 @@ from hetero.exchange.messages import (
     ReturnRequest,
     own_keys,
 )
-from hetero.records import JobSpec
+from hetero.records import JobSpec, Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What a server holds, for summaries. rows: per table name."""
+    """What a server holds, for summaries. rows: per table name.
+
+    staleness[n]: pushes of a row between whose pull and push others had pushed it n times; empty in `sync`.
+    """
 
     rows: dict[str, int]
     memory_bytes: int
     rejected: int
     steps_applied: int
+    staleness: tuple[int, ...] = ()
 
 
 class RowServer:
-    """One server of a run in `sync` mode, usable in any process."""
+    """One server of a run, usable in any process. The job's mode decides how pushes are applied."""
 
     def __init__(self, job: JobSpec) -> None:
+        self._mode = job.mode
         self.stores = [RowStore(group, threads=job.servers.threads, buckets=job.buckets) for group in job.groups]
-        self._pushes = JointSteps(job, self.stores)
+        self._pushes = _rule(job, self.stores)
+        self._dense = DenseTables(job)
         self._returns = [Lane("return") for _ in range(job.towers.count)]
 
     def pull(self, request: PullRequest) -> PullReply:
         """Rows of the keys, per group float32 [U, E].
 
-        Raises ProtocolError when a training pull comes before every push of the step before it has been applied.
+        Raises ProtocolError for a training pull that the mode's rule does not allow.
         """
         create = Create.NO
         if request.purpose is Purpose.TRAIN:
-            self._pushes.check_pull(request)
+            self._pushes.note_pull(request)
             create = Create.YES
         rows = tuple(
             store.pull(own_keys(keys), create=create) for store, keys in zip(self.stores, request.keys, strict=True)
@@ -85,6 +99,31 @@ class RowServer:
         for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
             store.give_back(own_keys(keys), np.array(rows), holder=request.tower + 1)
 
+    def open_dense(self, part: DensePart) -> None:
+        """Hold dense parameters from now on, unless some are held."""
+        self._dense.open(part)
+
+    def pull_dense(self) -> DensePullReply:
+        """The dense parameters as they are now. Raises ProtocolError before a tower opened them."""
+        return self._dense.pull()
+
+    def push_dense(self, request: DensePushRequest) -> None:
+        """Apply gradients of the dense parameters. A repeated push is not applied again."""
+        self._dense.push(request)
+
+    def exchange(self, request: DifferencesRequest) -> DifferencesReply:
+        """Add what a tower's copies gained; what changed since its last exchange comes back (`geo`).
+
+        Raises ProtocolError in another mode, out of sequence, or for a row the tower never pulled.
+        """
+        if not isinstance(self._pushes, GeoTables):
+            raise ProtocolError(f"server: tower {request.tower} sent differences in mode {self._mode.value}")
+        return self._pushes.exchange(request, dense=self._dense.exchange(np.array(request.dense)))
+
+    def forget_dense(self) -> None:
+        """Hold no dense parameters, as at the start: another model was loaded."""
+        self._dense.forget()
+
     def state(self) -> ServerState:
         """Rows per table, memory and counters."""
         rows: dict[str, int] = {}
@@ -95,8 +134,15 @@ class RowServer:
             memory_bytes=sum(store.memory().total_bytes for store in self.stores),
             rejected=self._pushes.rejected,
             steps_applied=self._pushes.steps_applied,
+            staleness=() if isinstance(self._pushes, JointSteps) else self._pushes.staleness.counts,
         )
 
     def close(self) -> None:
         for store in self.stores:
             store.close()
+
+
+def _rule(job: JobSpec, stores: list[RowStore]) -> JointSteps | Arrivals | GeoTables:
+    if job.mode is Mode.SYNC:
+        return JointSteps(job, stores)
+    return GeoTables(job, stores) if job.mode is Mode.GEO else Arrivals(job, stores)

@@ -16,10 +16,11 @@ from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
-from hetero.exchange.sources import PulledRows, RowSource
+from hetero.exchange.sources import RowSource
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
+from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
@@ -53,7 +54,17 @@ class LocalRun:
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
         handles = [LocalServer(server) for server in self._servers]
         self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
-        self._tower = Tower(job, module=make_tower(), client=self._client, group=SoleTower(), clock=self._clock)
+        module = make_tower()
+        dense = dense_side(
+            job,
+            tower=0,
+            module=module,
+            client=self._client,
+            servers=handles,
+            group=SoleTower(),
+            clock=self._clock,
+        )
+        self._tower = Tower(job, module=module, client=self._client, dense=dense, clock=self._clock)
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
         readers, sequencer = self._open(data)
@@ -63,14 +74,17 @@ class LocalRun:
             if pace.due():
                 watch(self._progress(data, sequencer))
 
-        source: RowSource = PulledRows(self._client, towers=1)
-        batches: BatchStream = InlineStream(self.job, sequencer, readers)
+        source: RowSource
+        batches: BatchStream
         if self.job.window:
             windowed = InlineWindows(self.job, sequencer, readers, steps=self.job.window)
             source = LeasedRows(
                 self.job, client=self._client, group=SoleTower(), windows=windowed.windows(), clock=self._clock
             )
             batches = windowed
+        else:
+            inline = InlineStream(self.job, sequencer, readers)
+            source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
         log = train(self._tower, batches, source, after_step=after_step)
         watch(self._progress(data, sequencer))
         self._collect(readers)
@@ -89,13 +103,16 @@ class LocalRun:
             for index, server in enumerate(self._servers)
             for part in write_rows(server.stores, self.job, folder=folder, server=index)
         ]
+        self._tower.dense.refresh()
         dense = write_dense(self._tower.module, folder=folder)
         write_manifest(self.job, folder=folder, parts=parts, dense_sha256=dense)
 
     def load(self, folder: Path) -> None:
         for index, server in enumerate(self._servers):
             read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
+            server.forget_dense()
         read_dense(self._tower.module, folder=folder)
+        self._tower.dense.reopen()
 
     def report(self) -> RunReport:
         peak, cpu_s = peak_rss_bytes(), time.process_time()
@@ -108,6 +125,7 @@ class LocalRun:
             spans=self._clock.totals(),
             peak_rss_bytes=peak,
             cpu_s=cpu_s,
+            traffic=self._client.traffic.to_dict(),
         )
         return RunReport(roles=(*readers, tower), servers=tuple(server.state() for server in self._servers))
 

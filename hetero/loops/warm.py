@@ -13,11 +13,11 @@ import pyarrow as pa
 import torch
 
 from hetero.data.hashing import hash_strings
-from hetero.exchange.messages import PullRequest, Purpose, PushRequest
+from hetero.exchange.messages import DifferencesRequest, PullRequest, Purpose, PushRequest
 from hetero.exchange.server import RowServer
 from hetero.keys.assemble import BatchAssembler
 from hetero.keys.routing import Router, initial_owners
-from hetero.records import Batch, Format, Jagged, JobSpec, ParsedSplit, RoleSpec, SplitRef
+from hetero.records import Batch, Format, Jagged, JobSpec, Mode, ParsedSplit, RoleSpec, SplitRef
 from hetero.towers.embeddings import EmbeddingLayout, embed
 
 _ROWS = 4
@@ -68,5 +68,11 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
     embeddings = embed(batch, rows, EmbeddingLayout.from_job(job))
     torch.stack([embeddings[name].sum() for name in embeddings]).sum().backward()  # type: ignore[no-untyped-call]
     gradients = tuple(np.zeros(tuple(values.shape), np.float32) for values in rows)
-    server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
+    if job.mode is Mode.GEO:
+        nothing = np.empty(0, np.float32)
+        server.exchange(
+            DifferencesRequest(tower=0, sequence=0, step=0, keys=keys, differences=gradients, dense=nothing)
+        )
+    else:
+        server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
     server.close()
