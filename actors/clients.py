@@ -9,6 +9,11 @@ from typing import Any
 from actors.calls import Answer
 from actors.naming import Member
 from hetero.exchange.messages import (
+    DensePart,
+    DensePullReply,
+    DensePushRequest,
+    DifferencesReply,
+    DifferencesRequest,
     LeaseReply,
     LeaseRequest,
     Pending,
@@ -49,6 +54,18 @@ class RemoteServer:
 
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         return self._answer(self._peer.handle.give_back.remote(request), f"return before window {request.window}")
+
+    def open_dense(self, part: DensePart) -> Pending[None]:
+        return self._answer(self._peer.handle.open_dense.remote(part), "first dense parameters")
+
+    def pull_dense(self) -> Pending[DensePullReply]:
+        return self._answer(self._peer.handle.pull_dense.remote(), "pull of dense parameters")
+
+    def push_dense(self, request: DensePushRequest) -> Pending[None]:
+        return self._answer(self._peer.handle.push_dense.remote(request), f"dense push number {request.sequence}")
+
+    def exchange(self, request: DifferencesRequest) -> Pending[DifferencesReply]:
+        return self._answer(self._peer.handle.exchange.remote(request), f"exchange after step {request.step}")
 
     def _answer(self, ref: Any, what: str) -> Answer[Any]:
         return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)

@@ -12,6 +12,11 @@ from actors.context import RunContext
 from hetero.checkpoint.manifest import Part
 from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.exchange.messages import (
+    DensePart,
+    DensePullReply,
+    DensePushRequest,
+    DifferencesReply,
+    DifferencesRequest,
     LeaseReply,
     LeaseRequest,
     PullReply,
@@ -57,6 +62,21 @@ class ServerActor:
         with self._clock.span(Span.ROWS_PUSH):
             self._server.give_back(request)
 
+    def open_dense(self, part: DensePart) -> None:
+        self._server.open_dense(part)
+
+    def pull_dense(self) -> DensePullReply:
+        with self._clock.span(Span.ROWS_PULL):
+            return self._server.pull_dense()
+
+    def push_dense(self, request: DensePushRequest) -> None:
+        with self._clock.span(Span.ROWS_PUSH):
+            self._server.push_dense(request)
+
+    def exchange(self, request: DifferencesRequest) -> DifferencesReply:
+        with self._clock.span(Span.ROWS_PUSH):
+            return self._server.exchange(request)
+
     def state(self) -> ServerState:
         return self._server.state()
 
@@ -65,6 +85,7 @@ class ServerActor:
             return write_rows(self._server.stores, self._job, folder=folder, server=self._index)
 
     def load(self, folder: Path) -> int:
+        self._server.forget_dense()
         return read_rows(
             self._server.stores,
             self._job,

@@ -94,7 +94,8 @@ class RayRun:
             readers=[group.peer(member) for member in group.of(Role.READER)],
             servers=[group.peer(member) for member in group.of(Role.SERVER)],
         )
-        rendezvous = group.call(towers[0], "rendezvous").result() if len(towers) > 1 else None
+        meet = len(towers) > 1 and self.job.mode.joint
+        rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
         group.call_all(towers, "join", peers, rendezvous, self.precision.taken, deadline_s=2 * self.job.deadline_s)
 
     def _run_phase(self, data: DataPass, method: str, watch: Watch) -> list[Any]:
@@ -148,15 +149,21 @@ class RayRun:
         for tower in towers:
             for role, seconds in tower.waits.items():
                 waits[role] = waits.get(role, 0.0) + seconds
+        losses = [tower.loss for tower in towers if tower.loss is not None]
         return RunProgress(
             phase=phase,
-            step=towers[0].step,
+            step=min(tower.step for tower in towers),
             steps_total=sequencer.steps_total,
             rows=sum(tower.rows for tower in towers),
-            loss=towers[0].loss,
+            loss=_joint_loss(losses, joint=self.job.mode.joint) if len(losses) == len(towers) else None,
             waits=waits,
             quality=sequencer.quality,
         )
+
+
+def _joint_loss(losses: Sequence[float], *, joint: bool) -> float:
+    """Every tower tells the loss of the joint batch, or its share of it."""
+    return losses[0] if joint else sum(losses)
 
 
 def _failure(answer: Answer) -> _Failure | None:

@@ -18,13 +18,14 @@ from hetero.checkpoint.dense import read_dense, write_dense
 from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.leases import LeasedRows
-from hetero.exchange.sources import PulledRows, RowSource
+from hetero.exchange.sources import RowSource
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
+from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
-from hetero.loops.protocols import SequencerForTower
+from hetero.loops.protocols import BatchStream, SequencerForTower
 from hetero.loops.results import Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.tower import Tower, score, train
@@ -104,28 +105,36 @@ class TowerActor:
                 deadline_s=self._job.deadline_s,
                 device=torch.device("cpu"),
             )
-        client = ShardedRowClient(
+        servers = [RemoteServer(peer) for peer in peers.servers]
+        client = ShardedRowClient(self._job, tower=self._index, servers=servers, clock=self._clock)
+        module = make_tower(self._job, tower_class=self._context.tower_class)
+        dense = dense_side(
             self._job,
             tower=self._index,
-            servers=[RemoteServer(peer) for peer in peers.servers],
+            module=module,
+            client=client,
+            servers=servers,
+            group=group,
             clock=self._clock,
         )
-        module = make_tower(self._job, tower_class=self._context.tower_class)
-        tower = Tower(self._job, module=module, client=client, group=group, clock=self._clock, precision=precision)
+        tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
         self._state = _Joined(tower=tower, peers=peers, client=client, group=group)
 
     def train(self) -> StepLog:
-        """Train until the sequencer has no more batches: rows leased by windows, or pulled every step."""
+        """Train until the sequencer has no more batches: rows leased by windows, or as the mode has it."""
         state = self._joined()
         sequencer = RemoteSequencer(state.peers.sequencer)
         if not self._job.window:
-            return self._train(state, sequencer, PulledRows(state.client, towers=self._job.towers.count))
+            stream = self._stream(state, sequencer)
+            dense = state.tower.dense
+            source, batches = pulled_source(self._job, client=state.client, dense=dense, batches=stream)
+            return self._train(state, batches, source)
         feed = WindowFeed(tower=self._index, sequencer=sequencer)
         leased = LeasedRows(
             self._job, client=state.client, group=state.group, windows=feed.windows(), clock=self._clock
         )
         try:
-            return self._train(state, feed, leased)
+            return self._train(state, self._stream(state, feed), leased)
         finally:
             feed.close()
 
@@ -139,10 +148,14 @@ class TowerActor:
             stream.close()
 
     def save(self, folder: Path) -> str:
-        return write_dense(self._joined().tower.module, folder=folder)
+        tower = self._joined().tower
+        tower.dense.refresh()
+        return write_dense(tower.module, folder=folder)
 
     def load(self, folder: Path) -> None:
-        read_dense(self._joined().tower.module, folder=folder)
+        tower = self._joined().tower
+        read_dense(tower.module, folder=folder)
+        tower.dense.reopen()
 
     @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
@@ -154,10 +167,10 @@ class TowerActor:
             spans=self._clock.totals(),
             peak_rss_bytes=peak_rss_bytes(),
             cpu_s=time.process_time(),
+            traffic={} if self._state is None else self._state.client.traffic.to_dict(),
         )
 
-    def _train(self, state: _Joined, sequencer: SequencerForTower, source: RowSource) -> StepLog:
-        stream = self._stream(state, sequencer)
+    def _train(self, state: _Joined, stream: BatchStream, source: RowSource) -> StepLog:
         pace = Pace(_NEWS_EVERY_S)
 
         def after_step(tower: Tower) -> None:

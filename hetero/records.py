@@ -241,11 +241,31 @@ class RoleSpec:
     threads: int = 1
 
 
+class Mode(Enum):
+    """How towers keep in step: the trade between waiting for each other and reading what others have changed since.
+
+    SYNC: gradients of all towers are merged and applied once a step. BOUNDED: rows take gradients as they arrive, a
+    pull lags by at most k pushes. ASYNC: nobody waits for anybody, dense parameters are on the servers. GEO: towers
+    train copies of their own and exchange differences every k steps.
+    """
+
+    SYNC = "sync"
+    BOUNDED = "bounded"
+    ASYNC = "async"
+    GEO = "geo"
+
+    @property
+    def joint(self) -> bool:
+        """Whether towers sum losses and dense gradients every step, and so wait for each other."""
+        return self in (Mode.SYNC, Mode.BOUNDED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
 
-    window: steps for which towers lease rows; 0 pulls and pushes every step.
+    window: steps for which towers lease rows (`sync` only); 0 pulls and pushes every step. staleness: k of BOUNDED and
+    GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO.
     """
 
     name: str
@@ -263,6 +283,9 @@ class JobSpec:
     towers: RoleSpec
     window: int = 0
     precision: Precision = Precision.AUTO
+    mode: Mode = Mode.SYNC
+    staleness: int = 0
+    geo_scale: float = 1.0
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
 

@@ -23,6 +23,7 @@ def check(job: Job) -> list[Problem]:
         *(p for number, feature in enumerate(job.features.sparse) for p in _sparse(job, number, feature)),
         *_tables(job),
         *_roles(job),
+        *_modes(job),
     ]
 
 
@@ -141,3 +142,44 @@ def _roles(job: Job) -> Iterator[Problem]:
             f"{job.train.batch_size} rows a step cannot be dealt to {job.roles.towers.count} towers; raise it, or "
             "lower roles.towers",
         )
+
+
+def _modes(job: Job) -> Iterator[Problem]:
+    train, towers = job.train, job.roles.towers.count
+    if train.window and train.mode != "sync":
+        yield Problem(
+            ("train", "window"),
+            f"is {train.window}, and train.mode is `{train.mode}`: rows are leased in `sync` only; leave window out or "
+            "set it to 0, or set mode to `sync`",
+        )
+    if train.staleness is not None and train.mode in ("sync", "async"):
+        why = "`sync` never reads a stale row" if train.mode == "sync" else "`async` has no bound, it is measured"
+        yield Problem(
+            ("train", "staleness"),
+            f"is {train.staleness}, and train.mode is `{train.mode}`: {why}; leave staleness out, or set mode to "
+            "`bounded` or `geo`",
+        )
+    if train.geo_scale is not None and train.mode != "geo":
+        yield Problem(
+            ("train", "geo_scale"),
+            f"is {train.geo_scale}, and train.mode is `{train.mode}`: only `geo` sends differences; leave geo_scale "
+            "out, or set mode to `geo`",
+        )
+    if train.mode == "bounded" and train.staleness is not None and train.staleness < towers - 1:
+        yield Problem(
+            ("train", "staleness"),
+            f"is {train.staleness}, too small for {towers} towers: in `bounded` the others may push the same step "
+            f"first; set it to {towers - 1} or more, or set mode to `sync`",
+        )
+    if train.mode == "geo":
+        yield from _geo_tables(job)
+
+
+def _geo_tables(job: Job) -> Iterator[Problem]:
+    for number, table in enumerate(job.tables):
+        if table.optimizer.name == "ftrl":
+            yield Problem(
+                ("tables", number, "optimizer", "name"),
+                "`ftrl` computes weights anew from sums of its own, so in train.mode `geo` it would undo what the "
+                "servers send; use another optimizer, or another mode",
+            )

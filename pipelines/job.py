@@ -170,5 +170,6 @@ def baseline_job(job: Job) -> Job:
         feature["pooling"] = "mean" if feature["pooling"] == "none" else feature["pooling"]
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
+    raw["train"].update(mode="sync", staleness=None, geo_scale=None)
     raw.update(name=f"{job.name}.baseline", baseline=None, run={**raw["run"], "folder": f"{job.run.folder}/baseline"})
     return Job(**raw)

@@ -104,6 +104,12 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "whole run", duration(summary.wall_s)
     if summary.time_to_first_step_s is not None:
         yield "first step done after", duration(summary.time_to_first_step_s)
+    if summary.staleness:
+        mean, most = summary.staleness["mean"], summary.staleness["max"]
+        yield f"rows lagged, mode {summary.mode}", f"{mean:.2f} pushes of other towers in the mean, {most} at most"
+    if summary.samples and any(summary.bytes.values()):
+        parts = [f"{name.replace('_', ' ')} {size(count / summary.samples)}" for name, count in summary.bytes.items()]
+        yield "moved a row trained", ", ".join(part for part in parts if not part.endswith(" 0 B"))
     yield "rows in the tables", f"{sum(summary.rows.values()):,}"
     if summary.peak_rss_bytes:
         peaks = sorted(summary.peak_rss_bytes.items(), key=lambda item: -item[1])

@@ -16,7 +16,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, fiel
 from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling, Precision
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
-MODES_LATER = ("bounded", "async", "geo")
+DEFAULT_WINDOW = 8
+DEFAULT_STALENESS = {"bounded": 4, "geo": 100}
+GEO_SCALES = ("1", "1/towers")
 
 
 def _one_or_more(value: object) -> object:
@@ -35,10 +37,9 @@ def _count(value: object) -> object:
     return {"count": value} if not isinstance(value, (Mapping, BaseModel)) else value
 
 
-def _mode(value: object) -> object:
-    if value in MODES_LATER:
-        raise ValueError(f"`{value}` is not supported yet; this version trains in `sync`")
-    return value
+def _scale(value: object) -> object:
+    """A scale of 1 may be written as a number."""
+    return "1" if value == 1 and not isinstance(value, bool) else value
 
 
 Text = Annotated[str, Strict(), Field(min_length=1)]
@@ -263,17 +264,37 @@ class Tower(Section):
 
 
 class Train(Section):
-    """batch_size: rows of one step, all towers together. max_steps: stop there, whatever the epochs. mode: how
-    towers keep in step; `sync` is what this version offers. window: steps for which towers lease the rows they need,
-    with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step. Bits are the same.
-    precision: of the towers' matrix products; `auto` takes bf16 where every tower has it in hardware, else fp32."""
+    """batch_size: rows of one step, all towers together. max_steps: stop there, whatever the epochs.
+
+    mode: how towers keep in step. staleness: of `bounded`, the most pushes by other towers that a pulled row may lag
+    by, default 4; of `geo`, the steps between a tower's exchanges with the servers, default 100. geo_scale: of `geo`,
+    the factor on the differences a tower sends, 1 or `1/towers`. window: of `sync`, steps for which towers lease the
+    rows they need, with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step, and is
+    the only choice in other modes. Bits are the same for any window. precision: of the towers' matrix products; `auto`
+    takes bf16 where every tower has it in hardware, else fp32.
+    """
 
     batch_size: Count = 1024
     epochs: Count = 1
     max_steps: Count | None = None
-    mode: Annotated[Literal["sync"], BeforeValidator(_mode)] = "sync"
-    window: Annotated[int, Strict(), Field(ge=0, le=4096)] = 8
+    mode: Literal["sync", "bounded", "async", "geo"] = "sync"
+    staleness: Count | None = None
+    geo_scale: Annotated[Literal["1", "1/towers"], BeforeValidator(_scale)] | None = None
+    window: Annotated[int, Strict(), Field(ge=0, le=4096)] = DEFAULT_WINDOW
     precision: Precision = Precision.AUTO
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_mode(cls, raw: object) -> object:
+        """Defaults that depend on the mode."""
+        if not isinstance(raw, Mapping) or raw.get("mode", "sync") == "sync":
+            return raw
+        filled: dict[str, object] = {"window": 0, **raw}
+        if (staleness := DEFAULT_STALENESS.get(str(raw["mode"]))) and filled.get("staleness") is None:
+            filled["staleness"] = staleness
+        if raw["mode"] == "geo" and filled.get("geo_scale") is None:
+            filled["geo_scale"] = GEO_SCALES[1]
+        return filled
 
 
 class Role(Section):

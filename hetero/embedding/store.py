@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
@@ -53,11 +53,15 @@ class Create(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushReport:
-    """applied, rejected: rows of a push; rejected ones had a gradient that is not finite. examples: (table, key)."""
+    """applied, rejected: rows of a push; rejected ones had a gradient that is not finite. examples: (table, key).
+
+    rejected_at: their positions in the push, int32, ascending.
+    """
 
     applied: int
     rejected: int
     examples: tuple[tuple[str, int], ...]
+    rejected_at: I32 = field(default_factory=lambda: np.empty(0, np.int32), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class RowStore:
             applied=len(keys) - len(rejected),
             rejected=len(rejected),
             examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:_MAX_EXAMPLES]),
+            rejected_at=rejected,
         )
 
     def read_rows(self, keys: KeySet) -> RowsRead:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from hetero.exchange.messages import (
+    DensePart,
+    DensePullReply,
+    DensePushRequest,
+    DifferencesReply,
+    DifferencesRequest,
     Done,
     LeaseReply,
     LeaseRequest,
@@ -23,6 +28,7 @@ from hetero.exchange.messages import (
     ServerHandle,
 )
 from hetero.exchange.server import RowServer
+from hetero.exchange.traffic import Traffic, bytes_of
 from hetero.keys.routing import Routed, Router, initial_owners
 from hetero.observe.spans import Span, SpanClock
 from hetero.optim.definition import row_width
@@ -72,42 +78,69 @@ class LocalServer:
         self._server.give_back(request)
         return Done(None)
 
+    def open_dense(self, part: DensePart) -> Pending[None]:
+        self._server.open_dense(part)
+        return Done(None)
+
+    def pull_dense(self) -> Pending[DensePullReply]:
+        return Done(self._server.pull_dense())
+
+    def push_dense(self, request: DensePushRequest) -> Pending[None]:
+        self._server.push_dense(request)
+        return Done(None)
+
+    def exchange(self, request: DifferencesRequest) -> Pending[DifferencesReply]:
+        return Done(self._server.exchange(request))
+
 
 @dataclass(frozen=True, slots=True)
 class PendingRows:
-    """Rows under way from several servers, put in the order they were asked for."""
+    """Rows under way from several servers, put in the order they were asked for. widths: floats a row, per group."""
 
     routed: Sequence[Sequence[Routed]]
-    answers: Sequence[Pending[LeaseReply]]
+    answers: Sequence[Pending[PullReply] | Pending[LeaseReply]]
     widths: Sequence[int]
+    clock: SpanClock
+    traffic: Traffic
 
     def result(self) -> tuple[F32, ...]:
-        """Per group float32 [U, W]."""
+        """Per group float32 [U, width], writable and in this process's own memory."""
         counts = [sum(len(part.positions) for part in group) for group in self.routed]
         rows = tuple(np.empty((n, width), np.float32) for n, width in zip(counts, self.widths, strict=True))
         for server, answer in enumerate(self.answers):
-            for group, part in enumerate(answer.result().rows):
+            with self.clock.span(Span.WAIT_SERVER):
+                reply = answer.result()
+            self.traffic.pulled += bytes_of(reply.rows)
+            for group, part in enumerate(reply.rows):
                 rows[group][self.routed[group][server].positions] = part
         return rows
 
 
 class ShardedRowClient:
-    """RowClient over any number of servers; which server holds a row is decided by `hetero.keys.routing` alone."""
+    """RowClient over any number of servers; which server holds a row is decided by `hetero.keys.routing` alone.
+
+    traffic: bytes it has moved so far for training.
+    """
 
     def __init__(self, job: JobSpec, *, tower: int, servers: Sequence[ServerHandle], clock: SpanClock) -> None:
         self._job = job
         self._tower = tower
         self._clock = clock
         self._servers = tuple(servers)
+        self.traffic = Traffic()
         self._router = Router(job.groups, job.buckets, initial_owners(job.buckets, len(servers)))
         self._sequences = [0] * len(servers)
         self._returns = [0] * len(servers)
+        self._exchanges = 0
         self._under_way: list[Pending[PushReply]] = []
         self._returning: list[Pending[None]] = []
 
-    def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
+    def ask(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> PendingRows:
+        """Begin to pull rows of unique keys, per group."""
         routed = self._route(keys)
-        pending = [
+        traffic = self.traffic if purpose is Purpose.TRAIN else Traffic()
+        traffic.pulled += bytes_of(keys)
+        answers = [
             server.pull(
                 PullRequest(
                     tower=self._tower,
@@ -118,18 +151,14 @@ class ShardedRowClient:
             )
             for index, server in enumerate(self._servers)
         ]
-        rows = tuple(
-            np.empty((len(group), spec.dim), np.float32) for group, spec in zip(keys, self._job.groups, strict=True)
-        )
-        for index, answer in enumerate(pending):
-            with self._clock.span(Span.WAIT_SERVER):
-                reply = answer.result()
-            for group, part in enumerate(reply.rows):
-                rows[group][routed[group][index].positions] = part
-        return rows
+        return PendingRows(routed, answers, [group.dim for group in self._job.groups], self._clock, traffic)
+
+    def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
+        return self.ask(keys, step=step, purpose=purpose).result()
 
     def push(self, keys: Sequence[KeySet], gradients: Sequence[F32], *, step: int) -> None:
         routed = self._route(keys)
+        self.traffic.pushed += bytes_of(keys) + bytes_of(gradients)
         for index, server in enumerate(self._servers):
             request = PushRequest(
                 tower=self._tower,
@@ -144,6 +173,7 @@ class ShardedRowClient:
     def lease(self, keys: Sequence[KeySet], *, window: int) -> PendingRows:
         """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back."""
         routed = self._route(keys)
+        self.traffic.pulled += bytes_of(keys)
         answers = [
             server.lease(
                 LeaseRequest(tower=self._tower, window=window, keys=tuple(group[index].keys for group in routed))
@@ -151,7 +181,7 @@ class ShardedRowClient:
             for index, server in enumerate(self._servers)
         ]
         widths = [row_width(group.optimizer, group.dim) for group in self._job.groups]
-        return PendingRows(routed, answers, widths)
+        return PendingRows(routed, answers, widths, self._clock, self.traffic)
 
     def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None:
         """Send leased rows back, per group float32 [U, W]. Returns once they are under way.
@@ -162,6 +192,7 @@ class ShardedRowClient:
             earlier.result()
         self._returning.clear()
         routed = self._route(keys)
+        self.traffic.pushed += bytes_of(keys) + bytes_of(rows)
         for index, server in enumerate(self._servers):
             request = ReturnRequest(
                 tower=self._tower,
@@ -172,6 +203,38 @@ class ShardedRowClient:
             )
             self._returns[index] += 1
             self._returning.append(server.give_back(request))
+
+    def exchange(
+        self, keys: Sequence[KeySet], differences: Sequence[F32], *, step: int, dense: Mapping[int, F32]
+    ) -> tuple[DifferencesReply, ...]:
+        """Send differences of copies, per group float32 [U, E], to every server and wait for the replies.
+
+        dense: differences of dense parameters, by the server that holds them.
+        """
+        routed = self._route(keys)
+        nothing = np.empty(0, np.float32)
+        self.traffic.pushed += bytes_of(keys) + bytes_of(differences)
+        self.traffic.dense_pushed += bytes_of(dense.values())
+        answers = []
+        for index, server in enumerate(self._servers):
+            request = DifferencesRequest(
+                tower=self._tower,
+                sequence=self._exchanges,
+                step=step,
+                keys=tuple(group[index].keys for group in routed),
+                differences=tuple(
+                    part[group[index].positions] for part, group in zip(differences, routed, strict=True)
+                ),
+                dense=dense.get(index, nothing),
+            )
+            answers.append(server.exchange(request))
+        self._exchanges += 1
+        with self._clock.span(Span.WAIT_SERVER):
+            replies = tuple(answer.result() for answer in answers)
+        for reply in replies:
+            self.traffic.pulled += bytes_of(reply.keys) + bytes_of(reply.rows)
+            self.traffic.dense_pulled += reply.dense.nbytes
+        return replies
 
     def settled(self) -> PushSummary:
         latest = self._under_way[-len(self._servers) :]

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
 from hetero.records import F32, KeySet
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+MAX_EXAMPLES = 8
+"""At most this many rejected gradients are named in one reply."""
 
 
 class Purpose(Enum):
@@ -98,6 +103,60 @@ class ReturnRequest:
     rows: tuple[F32, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePart:
+    """The dense parameters one server holds, in one vector. names, shapes: of each. values: float32 [sum of sizes]."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    values: F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePullReply:
+    """values: float32, laid out as the server's DensePart."""
+
+    values: F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePushRequest:
+    """Gradients of one server's dense parameters. sequence: 0, 1, 2, ... per tower and server."""
+
+    tower: int
+    sequence: int
+    gradients: F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferencesRequest:
+    """What a tower's copies gained since the last time (`geo`). sequence: 0, 1, 2, ... per tower and server.
+
+    differences: per group float32 [U, E], scaled. dense: float32, laid out as the server's DensePart.
+    """
+
+    tower: int
+    sequence: int
+    step: int
+    keys: tuple[KeySet, ...]
+    differences: tuple[F32, ...]
+    dense: F32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferencesReply:
+    """Every row the tower has a copy of that changed since its last request, as the server holds it now.
+
+    keys: per group; rows: float32 [n, E]. dense: float32. rejected, examples: differences that were not finite.
+    """
+
+    keys: tuple[KeySet, ...]
+    rows: tuple[F32, ...]
+    dense: F32
+    rejected: int
+    examples: tuple[RejectedGradient, ...]
+
+
 class Pending(Protocol[T_co]):
     """An answer under way."""
 
@@ -125,3 +184,16 @@ class ServerHandle(Protocol):
     def lease(self, request: LeaseRequest) -> Pending[LeaseReply]: ...
 
     def give_back(self, request: ReturnRequest) -> Pending[None]: ...
+
+    def open_dense(self, part: DensePart) -> Pending[None]: ...
+
+    def pull_dense(self) -> Pending[DensePullReply]: ...
+
+    def push_dense(self, request: DensePushRequest) -> Pending[None]: ...
+
+    def exchange(self, request: DifferencesRequest) -> Pending[DifferencesReply]: ...
+
+
+def own_keys(keys: KeySet) -> KeySet:
+    """A copy in this process's memory: arrays that came through the object store are read-only and pin their object."""
+    return KeySet(np.array(keys.tables), np.array(keys.keys))

@@ -1,20 +1,29 @@
-"""A server: the rows of its buckets, and the rule by which pushes of several towers become one update.
+"""A server: the rows of its buckets, pulled, pushed and leased by towers.
 
 Consumes   pull requests (keys), push requests (keys, gradients)
 Produces   rows; updated rows
-Waits for  nobody: a step is applied when the last tower's push for it arrives, nobody blocks meanwhile
+Waits for  nobody: a call that cannot be answered yet is noted or refused, none blocks
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from hetero.embedding.store import Create, RowStore
 from hetero.errors import LeaseError, ProtocolError
-from hetero.exchange.merge import merge_gradients
+from hetero.exchange.arrivals import Arrivals
+from hetero.exchange.dense_tables import DenseTables
+from hetero.exchange.geo_tables import GeoTables
+from hetero.exchange.joint_steps import JointSteps
+from hetero.exchange.lanes import Lane
 from hetero.exchange.messages import (
+    DensePart,
+    DensePullReply,
+    DensePushRequest,
+    DifferencesReply,
+    DifferencesRequest,
     LeaseReply,
     LeaseRequest,
     PullReply,
@@ -22,99 +31,57 @@ from hetero.exchange.messages import (
     Purpose,
     PushReply,
     PushRequest,
-    RejectedGradient,
     ReturnRequest,
+    own_keys,
 )
-from hetero.keys.dedup import Deduplicator
-from hetero.records import JobSpec, KeySet
-
-_MAX_EXAMPLES = 8
+from hetero.records import JobSpec, Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What a server holds, for summaries. rows: per table name."""
+    """What a server holds, for summaries. rows: per table name.
+
+    staleness[n]: pushes of a row between whose pull and push others had pushed it n times; empty in `sync`.
+    """
 
     rows: dict[str, int]
     memory_bytes: int
     rejected: int
     steps_applied: int
-
-
-@dataclass(slots=True)
-class _Lane:
-    """The pushes and returns of one tower: which sequence numbers come next."""
-
-    next_sequence: int = 0
-    next_return: int = 0
-
-    def is_next_return(self, sequence: int) -> bool:
-        """Note a return; False when it was seen before. Raises ProtocolError on a gap."""
-        if sequence > self.next_return:
-            raise ProtocolError(f"server: return number {sequence} came, expected number {self.next_return}")
-        if sequence < self.next_return:
-            return False
-        self.next_return += 1
-        return True
-
-
-@dataclass(slots=True)
-class _Counters:
-    rejected: int = 0
-    examples: list[RejectedGradient] = field(default_factory=list)
+    staleness: tuple[int, ...] = ()
 
 
 class RowServer:
-    """One server of a run in `sync` mode, usable in any process."""
+    """One server of a run, usable in any process. The job's mode decides how pushes are applied."""
 
     def __init__(self, job: JobSpec) -> None:
-        self._job = job
+        self._mode = job.mode
         self.stores = [RowStore(group, threads=job.servers.threads, buckets=job.buckets) for group in job.groups]
-        self._lanes = [_Lane() for _ in range(job.towers.count)]
-        self._waiting: dict[int, dict[int, PushRequest]] = {}
-        self._dedup = Deduplicator()
-        self._applied_steps = 0
-        self._counters = _Counters()
+        self._pushes = _rule(job, self.stores)
+        self._dense = DenseTables(job)
+        self._returns = [Lane("return") for _ in range(job.towers.count)]
 
     def pull(self, request: PullRequest) -> PullReply:
         """Rows of the keys, per group float32 [U, E].
 
-        Raises ProtocolError when a training pull comes before every push of the step before it has been applied.
+        Raises ProtocolError for a training pull that the mode's rule does not allow.
         """
-        if request.purpose is Purpose.TRAIN and request.step != self._applied_steps:
-            raise ProtocolError(
-                f"server: tower {request.tower} pulls for step {request.step}, but {self._applied_steps} steps are "
-                "applied: in sync mode a pull sees exactly the steps before its own"
-            )
-        create = Create.YES if request.purpose is Purpose.TRAIN else Create.NO
+        create = Create.NO
+        if request.purpose is Purpose.TRAIN:
+            self._pushes.note_pull(request)
+            create = Create.YES
         rows = tuple(
-            store.pull(_own(keys), create=create) for store, keys in zip(self.stores, request.keys, strict=True)
+            store.pull(own_keys(keys), create=create) for store, keys in zip(self.stores, request.keys, strict=True)
         )
         return PullReply(rows=rows)
 
     def push(self, request: PushRequest) -> PushReply:
-        """Take one tower's gradients; apply the step once all towers' are here. A repeated push is not applied again.
-
-        Raises ProtocolError on a gap in the sequence numbers or a step that is not the next one.
-        """
-        lane = self._lanes[request.tower]
-        if request.sequence < lane.next_sequence:
-            return PushReply(applied=request.step < self._applied_steps, rejected=0, examples=())
-        if request.sequence > lane.next_sequence or request.step != self._applied_steps:
-            raise ProtocolError(
-                f"server: tower {request.tower} pushed number {request.sequence} for step {request.step}, expected "
-                f"number {lane.next_sequence} for step {self._applied_steps}"
-            )
-        lane.next_sequence += 1
-        waiting = self._waiting.setdefault(request.step, {})
-        waiting[request.tower] = request
-        if len(waiting) < len(self._lanes):
-            return PushReply(applied=False, rejected=0, examples=())
-        return self._apply(request.step, [waiting[tower] for tower in range(len(self._lanes))])
+        """Take one tower's gradients. A repeated push is not applied again. Raises ProtocolError, see the rules."""
+        return self._pushes.push(request)
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Hand rows to a tower. Raises LeaseError naming key, window and holder of one held; then none is leased."""
-        asked = [_own(keys) for keys in request.keys]
+        asked = [own_keys(keys) for keys in request.keys]
         try:
             for store, keys in zip(self.stores, asked, strict=True):
                 store.check_free(keys)
@@ -127,10 +94,35 @@ class RowServer:
 
     def give_back(self, request: ReturnRequest) -> None:
         """Take leased rows back. A repeated return is not applied again. Raises ProtocolError on a gap, LeaseError."""
-        if not self._lanes[request.tower].is_next_return(request.sequence):
+        if not self._returns[request.tower].is_next(request.sequence):
             return
         for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
-            store.give_back(_own(keys), np.array(rows), holder=request.tower + 1)
+            store.give_back(own_keys(keys), np.array(rows), holder=request.tower + 1)
+
+    def open_dense(self, part: DensePart) -> None:
+        """Hold dense parameters from now on, unless some are held."""
+        self._dense.open(part)
+
+    def pull_dense(self) -> DensePullReply:
+        """The dense parameters as they are now. Raises ProtocolError before a tower opened them."""
+        return self._dense.pull()
+
+    def push_dense(self, request: DensePushRequest) -> None:
+        """Apply gradients of the dense parameters. A repeated push is not applied again."""
+        self._dense.push(request)
+
+    def exchange(self, request: DifferencesRequest) -> DifferencesReply:
+        """Add what a tower's copies gained; what changed since its last exchange comes back (`geo`).
+
+        Raises ProtocolError in another mode, out of sequence, or for a row the tower never pulled.
+        """
+        if not isinstance(self._pushes, GeoTables):
+            raise ProtocolError(f"server: tower {request.tower} sent differences in mode {self._mode.value}")
+        return self._pushes.exchange(request, dense=self._dense.exchange(np.array(request.dense)))
+
+    def forget_dense(self) -> None:
+        """Hold no dense parameters, as at the start: another model was loaded."""
+        self._dense.forget()
 
     def state(self) -> ServerState:
         """Rows per table, memory and counters."""
@@ -140,28 +132,17 @@ class RowServer:
         return ServerState(
             rows=rows,
             memory_bytes=sum(store.memory().total_bytes for store in self.stores),
-            rejected=self._counters.rejected,
-            steps_applied=self._applied_steps,
+            rejected=self._pushes.rejected,
+            steps_applied=self._pushes.steps_applied,
+            staleness=() if isinstance(self._pushes, JointSteps) else self._pushes.staleness.counts,
         )
 
     def close(self) -> None:
         for store in self.stores:
             store.close()
 
-    def _apply(self, step: int, pushes: list[PushRequest]) -> PushReply:
-        del self._waiting[step]
-        rejected, examples = 0, []
-        for index, store in enumerate(self.stores):
-            parts = [(_own(push.keys[index]), np.array(push.gradients[index])) for push in pushes]
-            keys, gradients = merge_gradients(parts, dim=self._job.groups[index].dim, dedup=self._dedup)
-            report = store.push(keys, gradients)
-            rejected += report.rejected
-            examples += [RejectedGradient(step=step, table=table, key=key) for table, key in report.examples]
-        self._applied_steps += 1
-        self._counters.rejected += rejected
-        return PushReply(applied=True, rejected=rejected, examples=tuple(examples[:_MAX_EXAMPLES]))
 
-
-def _own(keys: KeySet) -> KeySet:
-    """A copy in this process's memory: arrays that came through the object store are read-only and pin their object."""
-    return KeySet(np.array(keys.tables), np.array(keys.keys))
+def _rule(job: JobSpec, stores: list[RowStore]) -> JointSteps | Arrivals | GeoTables:
+    if job.mode is Mode.SYNC:
+        return JointSteps(job, stores)
+    return GeoTables(job, stores) if job.mode is Mode.GEO else Arrivals(job, stores)

@@ -16,11 +16,12 @@ from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
-from hetero.exchange.sources import PulledRows, RowSource
+from hetero.exchange.sources import RowSource
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
+from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
@@ -55,11 +56,21 @@ class LocalRun:
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
         handles = [LocalServer(server) for server in self._servers]
         self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
+        module = make_tower()
+        dense = dense_side(
+            job,
+            tower=0,
+            module=module,
+            client=self._client,
+            servers=handles,
+            group=SoleTower(),
+            clock=self._clock,
+        )
         self._tower = Tower(
             job,
-            module=make_tower(),
+            module=module,
             client=self._client,
-            group=SoleTower(),
+            dense=dense,
             clock=self._clock,
             precision=self.precision.taken,
         )
@@ -72,14 +83,17 @@ class LocalRun:
             if pace.due():
                 watch(self._progress(data, sequencer))
 
-        source: RowSource = PulledRows(self._client, towers=1)
-        batches: BatchStream = InlineStream(self.job, sequencer, readers)
+        source: RowSource
+        batches: BatchStream
         if self.job.window:
             windowed = InlineWindows(self.job, sequencer, readers, steps=self.job.window)
             source = LeasedRows(
                 self.job, client=self._client, group=SoleTower(), windows=windowed.windows(), clock=self._clock
             )
             batches = windowed
+        else:
+            inline = InlineStream(self.job, sequencer, readers)
+            source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
         log = train(self._tower, batches, source, after_step=after_step)
         watch(self._progress(data, sequencer))
         self._collect(readers)
@@ -98,13 +112,16 @@ class LocalRun:
             for index, server in enumerate(self._servers)
             for part in write_rows(server.stores, self.job, folder=folder, server=index)
         ]
+        self._tower.dense.refresh()
         dense = write_dense(self._tower.module, folder=folder)
         write_manifest(self.job, folder=folder, parts=parts, dense_sha256=dense)
 
     def load(self, folder: Path) -> None:
         for index, server in enumerate(self._servers):
             read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
+            server.forget_dense()
         read_dense(self._tower.module, folder=folder)
+        self._tower.dense.reopen()
 
     def report(self) -> RunReport:
         peak, cpu_s = peak_rss_bytes(), time.process_time()
@@ -117,6 +134,7 @@ class LocalRun:
             spans=self._clock.totals(),
             peak_rss_bytes=peak,
             cpu_s=cpu_s,
+            traffic=self._client.traffic.to_dict(),
         )
         servers = tuple(server.state() for server in self._servers)
         return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision)

@@ -11,11 +11,14 @@ from hetero.records import F32, U64
 
 @dataclass(slots=True, kw_only=True)
 class StepLog:
-    """What a tower's training did so far; losses are of the joint batch, equal on every tower.
+    """What a tower's training did so far.
+
+    joint: losses are of the joint batch, equal on every tower; otherwise this tower's shares, which add up to it.
 
     started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps.
     """
 
+    joint: bool = True
     losses: list[float] = field(default_factory=list)
     rows: int = 0
     rejected_rows: int = 0

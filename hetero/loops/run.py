@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from hetero.data.sources import check_schema, list_splits
 from hetero.errors import DataError
 from hetero.exchange.messages import RejectedGradient
 from hetero.exchange.server import ServerState
+from hetero.exchange.staleness import StalenessCounts, merged
+from hetero.exchange.traffic import total_traffic
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
@@ -65,7 +67,8 @@ Watch = Callable[[RunProgress], None]
 class TrainOutcome:
     """What training did. losses float64 [steps], of the joint batch. rows: over all towers.
 
-    started_t, first_step_t, last_step_t: unix seconds. rejected_rows: gradients of rows not applied; rejected_dense:
+    started_t, first_step_t, last_step_t: unix seconds, of the first tower to start and the last to end where towers do
+    not keep in step. rejected_rows: gradients of rows not applied; rejected_dense:
     steps in which a dense parameter's gradient was not finite, by parameter. wait_s: seconds towers waited for anyone
     while training, added up over towers.
     """
@@ -82,18 +85,22 @@ class TrainOutcome:
 
     @staticmethod
     def of(logs: Sequence[StepLog]) -> TrainOutcome:
-        """From the logs of all towers, in tower order."""
-        head = logs[0]
+        """From the logs of all towers, in tower order. Every tower takes part in every step, if with no rows."""
+        told = logs[:1] if logs[0].joint else logs
+        rejected_dense: dict[str, int] = {}
+        for log in told:
+            for name, steps in log.rejected_dense.items():
+                rejected_dense[name] = rejected_dense.get(name, 0) + steps
         return TrainOutcome(
-            losses=np.asarray(head.losses, np.float64),
+            losses=np.sum([np.asarray(log.losses, np.float64) for log in told], axis=0),
             rows=sum(log.rows for log in logs),
-            started_t=head.started_t,
-            first_step_t=head.first_step_t,
-            last_step_t=head.last_step_t,
+            started_t=min(log.started_t for log in told),
+            first_step_t=min((log.first_step_t for log in told if log.first_step_t), default=None),
+            last_step_t=max((log.last_step_t for log in told if log.last_step_t), default=None),
             wait_s=sum(log.wait_s for log in logs),
             rejected_rows=sum(log.rejected_rows for log in logs),
             rejected_examples=tuple(example for log in logs for example in log.rejected_examples),
-            rejected_dense=dict(head.rejected_dense),
+            rejected_dense=rejected_dense,
         )
 
     @property
@@ -104,12 +111,13 @@ class TrainOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleReport:
-    """What one role spent. name: `tower/0` and the like."""
+    """What one role spent. name: `tower/0` and the like. traffic: bytes a tower moved, by path (`Traffic`)."""
 
     name: str
     spans: SpanTotals
     peak_rss_bytes: int
     cpu_s: float
+    traffic: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +131,16 @@ class RunReport:
     @property
     def towers(self) -> tuple[RoleReport, ...]:
         return tuple(role for role in self.roles if role.name.startswith("tower/"))
+
+    @property
+    def staleness(self) -> StalenessCounts:
+        """How stale rows were when they were pushed, over all servers."""
+        return merged(server.staleness for server in self.servers)
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Bytes all towers moved, by path."""
+        return total_traffic([role.traffic for role in self.towers])
 
     @property
     def rows(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 Consumes   (BatchSpec, Batch)                   from a BatchStream
 Produces   gradients per unique row             to the servers
-           one sum over towers a step           dense gradients, loss
+           dense gradients, loss                to the sum over towers, or to the servers (`hetero.loops.modes`)
 Waits for  readers (next batch), servers (rows), towers (the sum)
 """
 
@@ -17,14 +17,14 @@ from torch import nn
 
 from hetero.errors import NumericsError, TowerError
 from hetero.exchange.client import PushSummary, RowClient
+from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream
 from hetero.loops.results import Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
-from hetero.parallel.dense import DenseStep, DenseUpdater
-from hetero.parallel.group import TowerGroup
+from hetero.parallel.dense import DenseStep
 from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
 from hetero.towers.losses import batch_loss, row_loss
@@ -35,7 +35,7 @@ _MAX_STEPS_NOT_FINITE = 10
 
 
 class Tower:
-    """A model replica with what it needs to train: rows from a client, sums from a group.
+    """A model replica with what it needs to train: rows from a client, a side that updates dense parameters.
 
     precision: of the module's matrix products, FP32 or BF16, the same on all towers of the group.
     Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
@@ -47,35 +47,36 @@ class Tower:
         *,
         module: nn.Module,
         client: RowClient,
-        group: TowerGroup,
+        dense: DenseSide,
         clock: SpanClock,
         precision: Precision = Precision.FP32,
     ) -> None:
-        coupled = batch_coupled_layers(module)
-        if coupled and group.size > 1:
+        coupled, towers = batch_coupled_layers(module), job.towers.count
+        if coupled and towers > 1:
             raise TowerError(
-                f"tower: {', '.join(coupled)} normalizes over the rows of one tower's batch, so {group.size} towers "
+                f"tower: {', '.join(coupled)} normalizes over the rows of one tower's batch, so {towers} towers "
                 "would not equal one; use LayerNorm, or set roles.towers to 1"
             )
         self.module = module
-        self.log = StepLog()
+        self.dense = dense
+        self.log = StepLog(joint=job.mode.joint)
         self._job = job
         self._client = client
-        self._group = group
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
-        self._dense = DenseUpdater(module, job.tower, group=group, clock=clock)
         self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
-        """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch.
+        """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch, or this
+        tower's share of it in modes without a sum over towers.
 
         Raises NumericsError when the loss has not been finite for several steps in a row; until then gradients that
         are not finite are rejected and counted.
         """
         with self.clock.span(Span.ROWS_PULL):
             pulled = source.rows(spec, batch)
+            self.dense.begin()
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
@@ -87,7 +88,7 @@ class Tower:
         with self.clock.span(Span.ROWS_PUSH):
             self._note_rejected(source.apply(spec, batch, tuple(_gradient(values) for values in rows)))
         with self.clock.span(Span.GRADS_MERGE):
-            outcome = self._dense.step(loss)
+            outcome = self.dense.step(loss)
         self._note_step(batch, outcome)
         self._check_finite(spec.step)
         return outcome.loss
@@ -104,6 +105,7 @@ class Tower:
     def finish(self, source: RowSource) -> None:
         """Wait until every update is with the servers."""
         self._note_rejected(source.finish())
+        self.dense.settle()
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
@@ -150,7 +152,8 @@ def train(tower: Tower, batches: BatchStream, source: RowSource, *, after_step: 
 
 
 def score(tower: Tower, batches: BatchStream) -> Scores:
-    """Predict every batch of the stream; no row is created, no parameter changes."""
+    """Predict every batch of the stream with the run's parameters; no row is created, no parameter changes."""
+    tower.dense.refresh()
     tower.module.eval()
     labels, predictions, weights, gauc_ids = [], [], [], []
     buckets = BucketedAuc()

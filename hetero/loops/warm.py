@@ -15,7 +15,7 @@ import torch
 from hetero.data.hashing import hash_strings
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
-from hetero.exchange.messages import PullRequest, Purpose, PushRequest
+from hetero.exchange.messages import DifferencesRequest, PullRequest, Purpose, PushRequest
 from hetero.exchange.server import RowServer
 from hetero.kernels.leased import merge_kernel
 from hetero.keys.assemble import BatchAssembler
@@ -23,7 +23,7 @@ from hetero.keys.routing import Router, initial_owners
 from hetero.keys.windows import WindowBuilder
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import SoleTower
-from hetero.records import Batch, BatchSpec, Format, Jagged, JobSpec, ParsedSplit, RoleSpec, SplitRef
+from hetero.records import Batch, BatchSpec, Format, Jagged, JobSpec, Mode, ParsedSplit, RoleSpec, SplitRef
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import EmbeddingLayout, embed
 from hetero.towers.registry import BUILT_IN
@@ -80,7 +80,13 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
         results.append(make_tower(job)(torch.from_numpy(batch.dense), embeddings).sum())
     torch.autograd.backward(torch.stack(results).sum())
     gradients = tuple(np.zeros(tuple(values.shape), np.float32) for values in rows)
-    server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
+    if job.mode is Mode.GEO:
+        nothing = np.empty(0, np.float32)
+        server.exchange(
+            DifferencesRequest(tower=0, sequence=0, step=0, keys=keys, differences=gradients, dense=nothing)
+        )
+    else:
+        server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
     server.close()
 
 

@@ -75,6 +75,9 @@ class Summary:
     seconds: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
+    mode: str = "sync"
+    staleness: Mapping[str, object] = field(default_factory=dict)
+    bytes: Mapping[str, int] = field(default_factory=dict)
     peak_rss_bytes: Mapping[str, int] = field(default_factory=dict)
     malformed: int = 0
     rejected_gradients: Mapping[str, int] = field(default_factory=dict)

@@ -82,6 +82,28 @@ def test_defaults_that_depend_on_other_fields_are_filled_in() -> None:
     assert job.roles.servers.count == 1
 
 
+def test_defaults_that_depend_on_the_mode() -> None:
+    def train_of(**train: object) -> tuple[object, ...]:
+        job = Job(**(raw_job() | {"tables": [{"name": "wide", "dim": 1}, {"name": "deep", "dim": 4}], "train": train}))
+        again = Job(**job.model_dump(mode="json", by_alias=True))
+        assert again == job
+        return job.train.window, job.train.staleness, job.train.geo_scale
+
+    assert train_of() == (8, None, None)
+    assert train_of(mode="bounded") == (0, 4, None)
+    assert train_of(mode="bounded", staleness=7, window=0) == (0, 7, None)
+    assert train_of(mode="async") == (0, None, None)
+    assert train_of(mode="geo") == (0, 100, "1/towers")
+    assert train_of(mode="geo", geo_scale=1) == (0, 100, "1")
+
+
+def test_bounded_needs_a_push_of_each_other_tower() -> None:
+    raw = raw_job() | {"roles": {"towers": 4}}
+    wrong = error_of(raw | {"train": {"mode": "bounded", "staleness": 2}})
+    assert "train.staleness: is 2, too small for 4 towers" in wrong
+    assert Job(**(raw | {"train": {"mode": "bounded", "staleness": 3}})).train.staleness == 3
+
+
 def test_shorthands_and_sections_as_classes() -> None:
     raw = raw_job() | {"roles": {"servers": 3, "towers": {"threads": 2}}, "tower": "fm"}
     job = Job(**raw)
@@ -116,11 +138,29 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "no paths": ("data.train", [], "data.train: must have at least 1 entry"),
     "name": ("name", "a/b", "name: may hold letters, digits, `_`, `-` and `.` only, got `a/b`"),
     "seed": ("seed", -1, "seed: must be at least 0, got -1"),
-    "later mode": (
-        "train.mode",
-        "bounded",
-        "train.mode: `bounded` is not supported yet; this version trains in `sync`",
+    "window of another mode": (
+        "train",
+        {"mode": "async", "window": 4},
+        "train.window: is 4, and train.mode is `async`: rows are leased in `sync` only",
     ),
+    "staleness of sync": (
+        "train",
+        {"staleness": 4},
+        "train.staleness: is 4, and train.mode is `sync`: `sync` never reads a stale row",
+    ),
+    "staleness of async": (
+        "train",
+        {"mode": "async", "staleness": 4},
+        "train.staleness: is 4, and train.mode is `async`: `async` has no bound",
+    ),
+    "no staleness": ("train", {"mode": "bounded", "staleness": 0}, "train.staleness: must be at least 1, got 0"),
+    "scale of another mode": (
+        "train",
+        {"mode": "bounded", "geo_scale": 1},
+        "train.geo_scale: is 1, and train.mode is `bounded`: only `geo` sends differences",
+    ),
+    "no scale": ("train", {"mode": "geo", "geo_scale": 0.5}, "train.geo_scale: "),
+    "geo over ftrl": ("train", {"mode": "geo"}, "tables[0].optimizer.name: `ftrl` computes weights anew"),
     "no mode": ("train.mode", "sinc", "train.mode: unknown value `sinc`; did you mean `sync`?"),
     "unknown table": (
         "features.sparse.0.tables",
