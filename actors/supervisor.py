@@ -52,7 +52,10 @@ class RayRun:
             raise
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
-        return TrainOutcome.of(self._run_phase(data, "train", watch))
+        before = self._cpu_s()
+        logs = self._run_phase(data, "train", watch)
+        cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
+        return TrainOutcome.of(logs, cpu_s=cpu_s)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
@@ -85,6 +88,10 @@ class RayRun:
     def _choose_precision(self) -> PrecisionChoice:
         """One for all towers, from what each of their machines has."""
         return choose_precision(self.job.precision, self._group.call_all(self._group.of(Role.TOWER), "fast_bf16"))
+
+    def _cpu_s(self) -> dict[str, float]:
+        """CPU seconds of every actor so far, by role and index."""
+        return {role.name: role.cpu_s for role in self._group.call_all(self._group.members, "role_report")}
 
     def _connect_towers(self) -> None:
         group = self._group

@@ -94,10 +94,11 @@ class LocalRun:
         else:
             inline = InlineStream(self.job, sequencer, readers)
             source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
+        cpu_before_s = time.process_time()
         log = train(self._tower, batches, source, after_step=after_step)
         watch(self._progress(data, sequencer))
         self._collect(readers)
-        return TrainOutcome.of([log])
+        return TrainOutcome.of([log], cpu_s={"process": time.process_time() - cpu_before_s})
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         readers, sequencer = self._open(data)

@@ -121,6 +121,7 @@ class Tower:
             self.log.rejected_dense[name] = self.log.rejected_dense.get(name, 0) + 1
         self.log.first_step_t = self.log.first_step_t or now
         self.log.last_step_t = now
+        self.log.step_ends_t.append(now)
 
     def _check_finite(self, step: int) -> None:
         recent = self.log.losses[-_MAX_STEPS_NOT_FINITE:]
@@ -142,12 +143,13 @@ def train(tower: Tower, batches: BatchStream, source: RowSource, *, after_step: 
     """Train on every batch of the stream, then wait for the servers."""
     tower.module.train()
     tower.log.started_t = time.time()
-    waited_before = tower.clock.totals().wait_s
+    waits_before = tower.clock.totals().waits
     for spec, batch in batches:
         tower.train_step(spec, batch, source)
         after_step(tower)
     tower.finish(source)
-    tower.log.wait_s = tower.clock.totals().wait_s - waited_before
+    waits = tower.clock.totals().waits
+    tower.log.waits = {role: waited - waits_before.get(role, 0.0) for role, waited in waits.items()}
     return tower.log
 
 
