@@ -107,8 +107,8 @@ class RemoteSequencer:
         answer: Answer[BatchSpec | Turn] = self._answer(ref, "take")
         return answer.result()
 
-    def take_window(self, tower: int, *, acknowledged: Sequence[int]) -> TowerWindow | Turn:
-        ref = self._peer.handle.take_window.remote(tower, acknowledged=tuple(acknowledged))
+    def take_window(self, tower: int, *, acknowledged: Sequence[int], crossed: float | None) -> TowerWindow | Turn:
+        ref = self._peer.handle.take_window.remote(tower, acknowledged=tuple(acknowledged), crossed=crossed)
         answer: Answer[TowerWindow | Turn] = self._answer(ref, "take a window")
         return answer.result()
 

@@ -15,6 +15,7 @@ from actors.context import RunContext
 from hetero.errors import ProtocolError
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Claim, InputQuality, Sequencer, Turn
+from hetero.keys.window_size import WindowChoice, WindowSize
 from hetero.keys.windows import TowerWindow
 from hetero.loops.protocols import Phase
 from hetero.loops.reader import make_sequencer
@@ -49,6 +50,7 @@ class SequencerActor:
         self._windows: list[deque[TowerWindow]] = []
         self._given_back: set[int] = set()  # towers that have the window after which nothing is leased
         self._window_failure: Exception | None = None
+        self._window_size: WindowSize | None = None
         self._phase = 0
         self._clock = SpanClock()
 
@@ -72,7 +74,8 @@ class SequencerActor:
             self._given_back = set()
         if self._job.window and data.phase is Phase.TRAIN:
             remote = [RemoteReader(peer) for peer in readers]
-            cutter = WindowCutter(self._job, next_spec=self._next_spec, readers=remote)
+            self._window_size = WindowSize(self._job)
+            cutter = WindowCutter(self._job, next_spec=self._next_spec, readers=remote, size=self._window_size)
             threading.Thread(target=self._build_windows, args=(cutter, self._phase), daemon=True).start()
 
     def claim(self, reader: int) -> Claim:
@@ -91,12 +94,14 @@ class SequencerActor:
             return first
         return self._when_there(lambda s: s.take(tower), lambda turn: turn is Turn.WAIT)
 
-    def take_window(self, tower: int, *, acknowledged: Sequence[int]) -> TowerWindow | Turn:
+    def take_window(self, tower: int, *, acknowledged: Sequence[int], crossed: float | None) -> TowerWindow | Turn:
         """A tower's part of the next window; the last one has no steps, after it comes the end."""
         deadline = time.monotonic() + _LONGEST_WAIT_S
         with self._news:
             for step in acknowledged:
                 self._opened().acknowledge(tower, step)
+            if crossed is not None and self._window_size is not None:
+                self._window_size.crossed(crossed)
             self._news.notify_all()
             queue = self._windows[tower]
             while not queue:
@@ -119,6 +124,10 @@ class SequencerActor:
             sequencer = self._opened()
             return SequencerNews(sequencer.estimated_steps(), sequencer.drain_quality(), sequencer.waiting_for())
 
+    def window_choice(self) -> WindowChoice | None:
+        """How long windows were; None without any."""
+        return None if self._window_size is None else self._window_size.choice()
+
     def role_report(self) -> RoleReport:
         return RoleReport(
             name="sequencer/0", spans=self._clock.totals(), peak_rss_bytes=peak_rss_bytes(), cpu_s=time.process_time()
@@ -137,7 +146,7 @@ class SequencerActor:
             ended = False
             while not ended:
                 with self._clock.span(Span.KEYS_WINDOW):
-                    windows = cutter.build(steps=self._job.window)
+                    windows = cutter.build()
                 ended = not windows[0].specs
                 with self._news:
                     while phase == self._phase and any(len(queue) >= _WINDOWS_READY for queue in self._windows):

@@ -75,7 +75,8 @@ class RayRun:
     def report(self) -> RunReport:
         roles = self._group.call_all(self._group.members, "role_report")
         servers = self._group.call_all(self._group.of(Role.SERVER), "state")
-        return RunReport(roles=tuple(roles), servers=tuple(servers), precision=self.precision)
+        window = self._group.call(self._group.of(Role.SEQUENCER)[0], "window_choice").result()
+        return RunReport(roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window)
 
     def pid_of(self, role: Role, index: int) -> int:
         """The process of one actor, on its own machine."""

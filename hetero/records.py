@@ -24,6 +24,9 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 DEFAULT_BUCKETS = 4096
+DEFAULT_WINDOW_BYTES = 1 << 30
+AUTO_WINDOW = -1
+"""A window whose steps are found while training, see `hetero.keys.window_size`."""
 
 
 # ---------------------------------------------------------------------------------------------- features
@@ -264,8 +267,9 @@ class Mode(Enum):
 class JobSpec:
     """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
 
-    window: steps for which towers lease rows (`sync` only); 0 pulls and pushes every step. staleness: k of BOUNDED and
-    GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO.
+    window: steps for which towers lease rows (`sync` only), or AUTO_WINDOW; 0 pulls and pushes every step.
+    window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
+    and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO.
     """
 
     name: str
@@ -282,6 +286,7 @@ class JobSpec:
     servers: RoleSpec
     towers: RoleSpec
     window: int = 0
+    window_bytes: int = DEFAULT_WINDOW_BYTES
     precision: Precision = Precision.AUTO
     mode: Mode = Mode.SYNC
     staleness: int = 0

@@ -102,6 +102,9 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "rows/s", f"{summary.samples_per_s:,.0f}"
     if summary.precision:
         yield "precision", f"{summary.precision['taken']} ({summary.precision['why']})"
+    if summary.window:
+        steps, bytes_ = int(str(summary.window["taken"])), float(str(summary.window["bytes"]))
+        yield "window", f"{steps} steps, at most {size(bytes_)} of rows a tower ({summary.window['why']})"
     yield "whole run", duration(summary.wall_s)
     if summary.time_to_first_step_s is not None:
         yield "first step done after", duration(summary.time_to_first_step_s)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero.records import (
+    AUTO_WINDOW,
     DataSpec,
     DenseFeature,
     DenseTransform,
@@ -67,7 +68,8 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         batch_size=job.train.batch_size,
         epochs=job.train.epochs,
         max_steps=job.train.max_steps,
-        window=job.train.window,
+        window=AUTO_WINDOW if job.train.window == "auto" else job.train.window,
+        window_bytes=job.train.window_bytes,
         precision=job.train.precision,
         mode=Mode(job.train.mode),
         staleness=job.train.staleness or 0,

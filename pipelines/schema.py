@@ -13,10 +13,19 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator, model_validator
 
-from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling, Precision
+from hetero.records import (
+    DEFAULT_WINDOW_BYTES,
+    DenseTransform,
+    Format,
+    IdKind,
+    Initializer,
+    Missing,
+    Pooling,
+    Precision,
+)
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
-DEFAULT_WINDOW = 8
+DEFAULT_WINDOW: Literal["auto"] = "auto"
 DEFAULT_STALENESS = {"bounded": 4, "geo": 100}
 GEO_SCALES = ("1", "1/towers")
 
@@ -269,9 +278,10 @@ class Train(Section):
     mode: how towers keep in step. staleness: of `bounded`, the most pushes by other towers that a pulled row may lag
     by, default 4; of `geo`, the steps between a tower's exchanges with the servers, default 100. geo_scale: of `geo`,
     the factor on the differences a tower sends, 1 or `1/towers`. window: of `sync`, steps for which towers lease the
-    rows they need, with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step, and is
-    the only choice in other modes. Bits are the same for any window. precision: of the towers' matrix products; `auto`
-    takes bf16 where every tower has it in hardware, else fp32.
+    rows they need, with optimizer state, so that fetching overlaps with training: a number, or `auto`, found from
+    measured times and memory; 0 pulls and pushes every step, and is the only choice in other modes. Bits are the same
+    for any window. window_bytes: most memory of a tower's leased rows. precision: of the towers' matrix products;
+    `auto` takes bf16 where every tower has it in hardware, else fp32.
     """
 
     batch_size: Count = 1024
@@ -280,7 +290,8 @@ class Train(Section):
     mode: Literal["sync", "bounded", "async", "geo"] = "sync"
     staleness: Count | None = None
     geo_scale: Annotated[Literal["1", "1/towers"], BeforeValidator(_scale)] | None = None
-    window: Annotated[int, Strict(), Field(ge=0, le=4096)] = DEFAULT_WINDOW
+    window: Literal["auto"] | Annotated[int, Strict(), Field(ge=0, le=4096)] = DEFAULT_WINDOW
+    window_bytes: Annotated[int, Strict(), Field(ge=1 << 20)] = DEFAULT_WINDOW_BYTES
     precision: Precision = Precision.AUTO
 
     @model_validator(mode="before")

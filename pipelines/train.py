@@ -186,6 +186,7 @@ def _summary(
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
         time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
         precision=report.precision.to_dict(),
+        window=report.window.to_dict() if report.window else {},
         wait_fraction=1.0 - speed.efficiency if speed else 0.0,
         speed=speed.to_dict() if speed else {},
         cpu_s=outcome.cpu_s,

@@ -11,7 +11,8 @@ return of w in each server's lane, and nothing stale is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -85,7 +86,10 @@ class LeasedGroup:
 
 
 class LeasedRows:
-    """A RowSource over windows. `windows` gives them in order, the last one without steps."""
+    """A RowSource over windows. `windows` gives them in order, the last one without steps.
+
+    crossed: told, at every boundary but the first, the share of the time since the one before that it took.
+    """
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class LeasedRows:
         group: TowerGroup,
         windows: Iterator[TowerWindow],
         clock: SpanClock,
+        crossed: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._job = job
         self._client = client
@@ -105,6 +110,8 @@ class LeasedRows:
         self._routes: dict[int, tuple[StepRoute, ...]] = {}
         self._entering: tuple[TowerWindow, Pending[tuple[F32, ...]]] | None = None
         self._ended = False
+        self._tell_crossed = crossed
+        self._crossed_t: float | None = None
 
     def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
         if spec.step not in self._routes:
@@ -132,7 +139,15 @@ class LeasedRows:
         return self._client.settle()
 
     def _advance(self) -> None:
-        """Cross the boundary to the next window; see the module's docstring."""
+        """Cross the boundary to the next window, and tell what it cost."""
+        started_t, before_t = time.perf_counter(), self._crossed_t
+        self._cross()
+        self._crossed_t = time.perf_counter()
+        if before_t is not None:
+            self._tell_crossed((self._crossed_t - started_t) / (self._crossed_t - before_t))
+
+    def _cross(self) -> None:
+        """See the module's docstring."""
         if self._entering is None:
             first = self._next_window()
             self._entering = (first, self._ask(first))

@@ -20,6 +20,7 @@ from hetero.exchange.sources import RowSource
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
+from hetero.keys.window_size import WindowSize
 from hetero.loops.batches import InlineStream
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
@@ -53,6 +54,7 @@ class LocalRun:
         self.precision = choose_precision(job.precision, [fast_bf16_here()])
         self._servers = [RowServer(job) for _ in range(job.servers.count)]
         self._clock = SpanClock()
+        self._window_size: WindowSize | None = None
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
         handles = [LocalServer(server) for server in self._servers]
         self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
@@ -86,10 +88,16 @@ class LocalRun:
         source: RowSource
         batches: BatchStream
         if self.job.window:
-            windowed = InlineWindows(self.job, sequencer, readers, steps=self.job.window)
+            windowed = InlineWindows(self.job, sequencer, readers)
             source = LeasedRows(
-                self.job, client=self._client, group=SoleTower(), windows=windowed.windows(), clock=self._clock
+                self.job,
+                client=self._client,
+                group=SoleTower(),
+                windows=windowed.windows(),
+                clock=self._clock,
+                crossed=windowed.size.crossed,
             )
+            self._window_size = windowed.size
             batches = windowed
         else:
             inline = InlineStream(self.job, sequencer, readers)
@@ -138,7 +146,8 @@ class LocalRun:
             traffic=self._client.traffic.to_dict(),
         )
         servers = tuple(server.state() for server in self._servers)
-        return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision)
+        window = None if self._window_size is None else self._window_size.choice()
+        return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision, window=window)
 
     def close(self) -> None:
         for server in self._servers:

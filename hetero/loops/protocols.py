@@ -37,8 +37,11 @@ class SequencerForTower(Protocol):
 class WindowSequencer(Protocol):
     """The sequencer as a tower sees it that leases rows."""
 
-    def take_window(self, tower: int, *, acknowledged: Sequence[int]) -> TowerWindow | Turn:
-        """The tower's part of the next window, after noting the steps whose rows it has copied."""
+    def take_window(self, tower: int, *, acknowledged: Sequence[int], crossed: float | None) -> TowerWindow | Turn:
+        """The tower's part of the next window, after noting the steps whose rows it has copied.
+
+        crossed: share of its time that a boundary took, when it crossed one since the last call.
+        """
 
 
 class KeyReader(Protocol):

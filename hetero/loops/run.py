@@ -20,6 +20,7 @@ from hetero.exchange.staleness import StalenessCounts, merged
 from hetero.exchange.traffic import total_traffic
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
+from hetero.keys.window_size import WindowChoice
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
@@ -131,11 +132,12 @@ class RoleReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """roles: in the order sequencer, readers, servers, towers. servers: one state each."""
+    """roles: in the order sequencer, readers, servers, towers. servers: one state each. window: of leases, or None."""
 
     roles: tuple[RoleReport, ...]
     servers: tuple[ServerState, ...]
     precision: PrecisionChoice
+    window: WindowChoice | None = None
 
     @property
     def towers(self) -> tuple[RoleReport, ...]:

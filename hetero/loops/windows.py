@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,11 +19,14 @@ from hetero.exchange.messages import Done, Pending
 from hetero.keys.assemble import BatchAssembler
 from hetero.keys.dedup import Deduplicator
 from hetero.keys.sequencer import Sequencer, Turn
+from hetero.keys.window_size import WindowSize
 from hetero.keys.windows import TowerWindow, WindowBuilder
 from hetero.loops.batches import joined
 from hetero.loops.protocols import KeyReader, WindowSequencer
 from hetero.loops.reader import Reader, advance
 from hetero.records import Batch, BatchSpec, JobSpec, KeySet, Piece
+
+Item = TypeVar("Item")
 
 _SHORT_S = 0.2
 
@@ -45,7 +49,7 @@ def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Dedup
 class WindowCutter:
     """Builds windows from a sequencer and the keys that readers give; `build` is called by one thread.
 
-    next_spec: the next batch of a tower, waiting for it; None at the end.
+    next_spec: the next batch of a tower, waiting for it; None at the end. size: says how many steps to cut.
     """
 
     def __init__(
@@ -54,15 +58,18 @@ class WindowCutter:
         *,
         next_spec: Callable[[int], BatchSpec | None],
         readers: Sequence[KeyReader],
+        size: WindowSize,
     ) -> None:
         self._job = job
+        self._size = size
         self._next_spec = next_spec
         self._readers = readers
         self._builder = WindowBuilder(job)
         self._dedup = Deduplicator()
 
-    def build(self, *, steps: int) -> tuple[TowerWindow, ...]:
-        """The next window of at most `steps` steps, per tower; without steps at the end."""
+    def build(self) -> tuple[TowerWindow, ...]:
+        """The next window, per tower; without steps at the end. Raises CapacityError when it does not fit."""
+        steps = self._size.steps
         specs: list[list[BatchSpec]] = []
         asked: list[list[list[Pending[tuple[KeySet, ...]]]]] = []
         while len(specs) < steps:
@@ -79,7 +86,9 @@ class WindowCutter:
             ]
             for step_pieces in asked
         ]
-        return self._builder.build(specs, keys)
+        windows = self._builder.build(specs, keys)
+        self._size.built(windows)
+        return windows
 
 
 class WindowFeed:
@@ -94,6 +103,7 @@ class WindowFeed:
         self._windows: queue.Queue[TowerWindow | BaseException] = queue.Queue(maxsize=2)
         self._specs: queue.Queue[BatchSpec | BaseException | None] = queue.Queue()
         self._acknowledged: queue.Queue[int] = queue.Queue()
+        self._crossed: queue.Queue[float] = queue.Queue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"windows-{tower}", daemon=True)
         self._thread.start()
@@ -110,7 +120,7 @@ class WindowFeed:
             raise spec
         if spec is None:
             self._specs.put(None)
-            self._sequencer.take_window(tower, acknowledged=self._drain())
+            self._sequencer.take_window(tower, acknowledged=_drained(self._acknowledged), crossed=None)
             return Turn.END
         return spec
 
@@ -124,6 +134,10 @@ class WindowFeed:
             if not window.specs:
                 return
 
+    def crossed(self, share: float) -> None:
+        """Tell the sequencer what share of this tower's time a boundary took."""
+        self._crossed.put(share)
+
     def close(self) -> None:
         """Stop the background thread."""
         self._stop.set()
@@ -132,7 +146,10 @@ class WindowFeed:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                turn = self._sequencer.take_window(self._tower, acknowledged=self._drain())
+                crossed = max(_drained(self._crossed), default=None)
+                turn = self._sequencer.take_window(
+                    self._tower, acknowledged=_drained(self._acknowledged), crossed=crossed
+                )
                 if turn is Turn.END:
                     break
                 if isinstance(turn, TowerWindow):
@@ -152,11 +169,13 @@ class WindowFeed:
             except queue.Full:
                 continue
 
-    def _drain(self) -> tuple[int, ...]:
-        steps = []
-        while not self._acknowledged.empty():
-            steps.append(self._acknowledged.get())
-        return tuple(steps)
+
+def _drained(queued: queue.Queue[Item]) -> tuple[Item, ...]:
+    """What is in a queue that only this thread empties."""
+    items = []
+    while not queued.empty():
+        items.append(queued.get())
+    return tuple(items)
 
 
 class LocalKeys:
@@ -175,16 +194,15 @@ class InlineWindows:
     Leasing asks for a window before the one before it is trained, so batches wait here for up to two windows.
     """
 
-    def __init__(
-        self, job: JobSpec, sequencer: Sequencer, readers: Sequence[Reader], *, steps: int, tower: int = 0
-    ) -> None:
+    def __init__(self, job: JobSpec, sequencer: Sequencer, readers: Sequence[Reader], *, tower: int = 0) -> None:
         self._job = job
         self._sequencer = sequencer
         self._readers = readers
-        self._steps = steps
         self._tower = tower
         self._assembler = BatchAssembler(job)
-        self._cutter = WindowCutter(job, next_spec=self._next_spec, readers=[LocalKeys(reader) for reader in readers])
+        self.size = WindowSize(job)
+        keys = [LocalKeys(reader) for reader in readers]
+        self._cutter = WindowCutter(job, next_spec=self._next_spec, readers=keys, size=self.size)
         self._windows: deque[TowerWindow] = deque()
         self._batches: deque[tuple[BatchSpec, Batch]] = deque()
         self._ended = False
@@ -205,7 +223,7 @@ class InlineWindows:
         """One more window; False after the last."""
         if self._ended:
             return False
-        window = self._cutter.build(steps=self._steps)[self._tower]
+        window = self._cutter.build()[self._tower]
         self._ended = not window.specs
         self._windows.append(window)
         self._batches.extend((spec, self._batch(spec)) for spec in window.specs)

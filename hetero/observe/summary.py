@@ -71,6 +71,7 @@ class Summary:
     final_loss: float | None = None
     time_to_first_step_s: float | None = None
     precision: Mapping[str, str] = field(default_factory=dict)
+    window: Mapping[str, object] = field(default_factory=dict)
     wait_fraction: float = 0.0
     speed: Mapping[str, object] = field(default_factory=dict)
     cpu_s: Mapping[str, float] = field(default_factory=dict)

@@ -158,7 +158,7 @@ def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -
             stream = InlineStream(job, sequencer, readers, tower=rank)
             source, batches = pulled_source(job, client=client, dense=dense, batches=stream)
             return train(tower, batches, source, after_step=lambda _: None)
-        windowed = InlineWindows(job, sequencer, readers, steps=job.window, tower=rank)
+        windowed = InlineWindows(job, sequencer, readers, tower=rank)
         leased = LeasedRows(job, client=client, group=group, windows=windowed.windows(), clock=clock)
         return train(tower, windowed, leased, after_step=lambda _: None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetero.records import JobSpec, RoleSpec
+from hetero.records import AUTO_WINDOW, JobSpec, RoleSpec
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import Finished, finish
 
@@ -25,7 +25,7 @@ def pulled(job: JobSpec) -> Finished:
     return finish(job, in_process=True, score=True)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 16, 1000])
+@pytest.mark.parametrize("steps", [1, 4, 16, 1000, AUTO_WINDOW])
 def test_windows_give_the_bits_of_pulling_every_step(job: JobSpec, pulled: Finished, steps: int) -> None:
     leased = finish(replace(job, window=steps), in_process=True, score=True)
     np.testing.assert_array_equal(leased.outcome.losses, pulled.outcome.losses)

@@ -89,7 +89,7 @@ def test_defaults_that_depend_on_the_mode() -> None:
         assert again == job
         return job.train.window, job.train.staleness, job.train.geo_scale
 
-    assert train_of() == (8, None, None)
+    assert train_of() == ("auto", None, None)
     assert train_of(mode="bounded") == (0, 4, None)
     assert train_of(mode="bounded", staleness=7, window=0) == (0, 7, None)
     assert train_of(mode="async") == (0, None, None)
