@@ -18,16 +18,19 @@ from actors.context import RunContext
 from actors.group import ActorGroup
 from actors.naming import Member, Role
 from actors.sequencer import SequencerNews
+from actors.store import store_use
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import write_manifest
 from hetero.errors import DeadlineError, PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
+from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores
-from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.run import DataPass, RunProgress, RunReport, StoreReport, TrainOutcome, Watch, joined_scores
 from hetero.records import JobSpec
 
 _LOOK_EVERY_S = 0.25
+_LOOK_AT_STORE_EVERY_S = 2.0
 _SETTLE_S = 3.0
 _FILE_DEADLINE_S = 600.0
 
@@ -43,6 +46,7 @@ class RayRun:
 
     def __init__(self, context: RunContext) -> None:
         self.job: JobSpec = context.job
+        self._store_peak_bytes, self._spilled_bytes = 0, 0
         self._group = ActorGroup(context)
         try:
             self.precision = self._choose_precision()
@@ -52,8 +56,9 @@ class RayRun:
             raise
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
-        before = self._cpu_s()
+        before, store = self._cpu_s(), store_use()
         logs = self._run_phase(data, "train", watch)
+        self._spilled_bytes += store_use().spilled_bytes - store.spilled_bytes
         cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
         return TrainOutcome.of(logs, cpu_s=cpu_s)
 
@@ -75,8 +80,11 @@ class RayRun:
     def report(self) -> RunReport:
         roles = self._group.call_all(self._group.members, "role_report")
         servers = self._group.call_all(self._group.of(Role.SERVER), "state")
+        store = StoreReport(peak_bytes=self._store_peak_bytes, spilled_bytes=self._spilled_bytes)
         window = self._group.call(self._group.of(Role.SEQUENCER)[0], "window_choice").result()
-        return RunReport(roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window)
+        return RunReport(
+            roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window, store=store
+        )
 
     def pid_of(self, role: Role, index: int) -> int:
         """The process of one actor, on its own machine."""
@@ -122,12 +130,15 @@ class RayRun:
     def _watch_over(self, work: Sequence[Answer], *, data: DataPass, watch: Watch) -> None:
         """Wait until all work is done. Raises the failure that explains the others."""
         under_way = {answer.ref: answer for answer in work}
+        pace = Pace(_LOOK_AT_STORE_EVERY_S)
         while under_way:
             done, _ = ray.wait(list(under_way), num_returns=len(under_way), timeout=_LOOK_EVERY_S)
             failures = [failure for ref in done if (failure := _failure(under_way.pop(ref)))]
             if failures:
                 raise self._explain(failures)
             self._group.check_alive()
+            if pace.due():
+                self._store_peak_bytes = max(self._store_peak_bytes, store_use().used_bytes)
             if under_way:
                 watch(self._look(data.phase))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -197,9 +197,10 @@ def _summary(
         staleness=report.staleness.record(),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
+        object_store=asdict(report.store) if report.store else {},
         malformed=result.malformed,
         rejected_gradients={name: count for name, count in rejected.items() if count},
-        warnings=_warnings(outcome, metrics),
+        warnings=_warnings(outcome, metrics, report),
         losses=folder.losses.name,
         step_ends=folder.step_ends.name,
         baseline=baseline,
@@ -208,8 +209,13 @@ def _summary(
     )
 
 
-def _warnings(outcome: TrainOutcome, metrics: MetricReport | None) -> tuple[str, ...]:
+def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunReport) -> tuple[str, ...]:
     found = [warning.message for warning in metrics.warnings] if metrics else []
+    if report.store and report.store.spilled_bytes:
+        found.append(
+            f"error: the object store spilled {report.store.spilled_bytes:,} bytes to disk, which slows every role; "
+            "give Ray more object store memory, or lower train.batch_size or train.window_bytes"
+        )
     if outcome.rejected_rows:
         names = ", ".join(f"{e.table} key {e.key} in step {e.step}" for e in outcome.rejected_examples[:3])
         found.append(f"{outcome.rejected_rows} row gradients were not finite and were not applied: {names}")

@@ -131,13 +131,24 @@ class RoleReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReport:
+    """Ray's object store while training. peak_bytes: the most seen in it, over all nodes. spilled_bytes: to disk."""
+
+    peak_bytes: int
+    spilled_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """roles: in the order sequencer, readers, servers, towers. servers: one state each. window: of leases, or None."""
+    """roles: in the order sequencer, readers, servers, towers. servers: one state each. window: of leases, or None.
+    store: None in one process.
+    """
 
     roles: tuple[RoleReport, ...]
     servers: tuple[ServerState, ...]
     precision: PrecisionChoice
     window: WindowChoice | None = None
+    store: StoreReport | None = None
 
     @property
     def towers(self) -> tuple[RoleReport, ...]:
