@@ -46,7 +46,8 @@ from hetero.towers.build import make_tower
 BATCH = 4096
 DENSE, FIELDS, DIM = 13, 26, 16
 BATCHES = 4
-_WARM_STEPS = 20  # the heap grows for several steps until freed arrays fit the next ones
+LARGE_BATCH = 16384
+_WARM_STEPS = 10  # the heap grows for several steps until freed arrays fit the next ones
 
 
 def step_job() -> JobSpec:
@@ -81,16 +82,16 @@ def step_job() -> JobSpec:
 class Workload:
     """A few batches over one window of leased rows, and a tower that trains on them again and again.
 
-    tables, keys: occurrences of each batch [BATCH * FIELDS]. slots: where each batch's unique rows are leased.
+    tables, keys: occurrences of each batch [rows * FIELDS]. slots: where each batch's unique rows are leased.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rows: int = BATCH) -> None:
         self.job = step_job()
-        tables, keys = zipf_ids(BATCH * BATCHES)
+        self._rows = rows
+        tables, keys = zipf_ids(rows * BATCHES)
         self.tables, self.keys = np.split(tables, BATCHES), np.split(keys, BATCHES)
         self._dedup = Deduplicator()
         window, local = self._dedup(tables, keys)
-        rows = len(window)
         local_of_batch = np.split(local.copy(), BATCHES)
         random = np.random.default_rng(3)
         self.batches = [self._batch(random, *occurrences) for occurrences in zip(self.tables, self.keys, strict=True)]
@@ -99,7 +100,7 @@ class Workload:
             slots = np.empty(len(batch.groups[0].unique), np.int32)
             slots[batch.groups[0].pooled.local] = places
             self.slots.append(slots)
-        self.leased = leased_group(self.job, random, rows=rows)
+        self.leased = leased_group(self.job, random, rows=len(window))
         self._step = 0
         self.tower = Tower(
             self.job,
@@ -116,7 +117,7 @@ class Workload:
     def step(self) -> float:
         """One step of the tower, its rows' gather and update included; the loss."""
         number = self._step % BATCHES
-        spec = BatchSpec(step=self._step, tower=0, pieces=(), weight_sum=float(BATCH))
+        spec = BatchSpec(step=self._step, tower=0, pieces=(), weight_sum=float(self._rows))
         self._step += 1
         return self.tower.train_step(spec, self.batches[number], _Leased(self.leased, self.slots[number]))
 
@@ -124,9 +125,9 @@ class Workload:
         unique, local = self._dedup(tables, keys)
         kept = KeySet(unique.tables.copy(), unique.keys.copy())
         return Batch(
-            labels=(random.random(BATCH) < 0.3).astype(np.float32),
+            labels=(random.random(self._rows) < 0.3).astype(np.float32),
             weights=None,
-            dense=random.normal(size=(BATCH, DENSE)).astype(np.float32),
+            dense=random.normal(size=(self._rows, DENSE)).astype(np.float32),
             groups=(GroupBatch(kept, Bags(local.copy())),),
             gauc_ids=None,
         )
@@ -167,11 +168,11 @@ def leased_group(job: JobSpec, random: np.random.Generator, *, rows: int) -> Lea
     return group
 
 
-def page_faults_a_step(*, keep: bool, steps: int = 8) -> float:
-    """Page faults of one step in this process, after steps enough to warm it; keep: `keep_freed_memory` first."""
+def page_faults_a_step(*, keep: bool, steps: int = 6) -> float:
+    """Page faults of one step of LARGE_BATCH rows in this process, warmed up; keep: `keep_freed_memory` first."""
     if keep:
         keep_freed_memory()
-    workload = Workload()
+    workload = Workload(rows=LARGE_BATCH)
     for _ in range(_WARM_STEPS):
         workload.step()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
