@@ -15,24 +15,25 @@ Floor for B = 4096, F = 27, E = 16 (with a first field): forward reads 7.1 MB, w
 products and sums that are needed (351 pairs * 2 E); backward reads 13.1 MB, writes 7.1 MB and takes 92 MFLOP. At
 10 GB/s and 50 GFLOP/s that is 1.3 ms and 2.0 ms, memory more than arithmetic.
 
-Forward: a row's fields are laid out transposed, and eight j of a triangle's row are one vector; four rows i share its
-loads. Backward: eight e are one vector; two rows i of the triangle share the loads and stores of field j.
+Eight e are one vector. Forward: eight products of a row of the triangle are summed up together. Backward: two rows i of
+the triangle share the loads and stores of field j.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hetero.kernels.address import floats_at
-from hetero.kernels.jit import inline, kernel
+from hetero.kernels.jit import always_inline, kernel
 from hetero.kernels.rows import aligned_floats
-from hetero.kernels.vectors import LANES, load8, multiply_add8, splat8, store8, zero8
+from hetero.kernels.vectors import LANES, load8, multiply_add8, splat8, store8, sums8, zero8
 from hetero.records import F32
 
-_ROWS = 4
-_FLOAT_BYTES = 4
+_COMMON_LINE = np.uint64(64)
+"""Bytes of a field of dim 16, for which there is code with that number in it: half the instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,11 @@ class Shape:
         return self.copied + self.fields * (self.fields - 1) // 2
 
     def room(self) -> F32:
-        """Scratch memory for one thread, overwritten by both kernels."""
-        padded_fields = _up(self.fields, LANES)
+        """Scratch memory for one thread and one call of either kernel: zeros where rows are padded."""
         padded_dim = _up(self.dim, LANES)
-        forward = self.dim * padded_fields + _ROWS * padded_fields
+        forward = _up(self.fields, LANES) * padded_dim + LANES
         backward = 2 * self.fields * padded_dim
-        return aligned_floats(max(forward, backward) + LANES)
+        return aligned_floats(max(forward, backward))
 
 
 def _up(count: int, multiple: int) -> int:
@@ -75,50 +75,37 @@ def forward_kernel(
     first: int, block: int, out: int, start: int, stop: int, fields: int, dim: int, stride: int, room: int
 ) -> None:
     """Rows [start, stop) of `out`."""
-    four, lanes, width = np.uint64(4), np.uint64(LANES), np.uint64(dim)
-    padded = (np.uint64(fields) + np.uint64(LANES - 1)) // lanes * lanes
-    turned = np.uint64(room)
-    found = turned + four * width * padded
+    four, width = np.uint64(4), np.uint64(dim)
+    line = four * ((width + np.uint64(LANES - 1)) // np.uint64(LANES) * np.uint64(LANES))
     apart = first != 0
     own = np.uint64(fields - 1 if apart else fields)
     for row in range(start, stop):
         at = np.uint64(row)
         to = np.uint64(out) + four * at * np.uint64(stride)
-        field = np.uint64(0)
+        held = np.uint64(room)
         if apart:
             source = np.uint64(first) + four * at * width
-            _turn(source, width, turned, field, padded)
-            _copy(source, to, width, False)
+            _copy(source, held, width)
+            _copy(source, to, width)
             to += four * width
-            field += np.uint64(1)
+            held += line
         source = np.uint64(block) + four * at * own * width
-        while field < np.uint64(fields):
-            _turn(source, width, turned, field, padded)
+        for _ in range(own):
+            _copy(source, held, width)
             source += four * width
-            field += np.uint64(1)
-        _triangle(turned, padded, width, np.uint64(fields), found, to)
+            held += line
+        if line == _COMMON_LINE:
+            _triangle(np.uint64(room), _COMMON_LINE, np.uint64(fields), to)
+        else:
+            _triangle(np.uint64(room), line, np.uint64(fields), to)
 
 
-@inline
-def _turn(source: np.uint64, width: np.uint64, turned: np.uint64, field: np.uint64, padded: np.uint64) -> None:
-    """Write one field [E] as a column of `turned` [E, padded]."""
-    values = floats_at(source, width)
-    columns = floats_at(turned, width * padded)
-    place = field
-    for e in range(width):
-        columns[place] = values[np.uint64(e)]
-        place += padded
-
-
-@inline
-def _copy(source: np.uint64, to: np.uint64, count: np.uint64, beyond: bool) -> None:
-    """Copy floats. beyond: up to 7 floats behind the last may be overwritten."""
+@always_inline
+def _copy(source: np.uint64, to: np.uint64, count: np.uint64) -> None:
+    """Copy floats."""
     four, lanes = np.uint64(4), np.uint64(LANES)
-    whole = count // lanes * lanes
-    if beyond and whole < count:
-        whole += lanes
     done = np.uint64(0)
-    while done < whole:
+    while done + lanes <= count:
         store8(to + four * done, load8(source + four * done))
         done += lanes
     values, written = floats_at(source, count), floats_at(to, count)
@@ -127,44 +114,54 @@ def _copy(source: np.uint64, to: np.uint64, count: np.uint64, beyond: bool) -> N
         done += np.uint64(1)
 
 
-@inline
-def _triangle(
-    turned: np.uint64, padded: np.uint64, width: np.uint64, fields: np.uint64, found: np.uint64, to: np.uint64
-) -> None:
-    """All products of one batch row, four rows of the triangle at a time. found: scratch [4, padded]."""
-    four, lanes, one, zero = np.uint64(4), np.uint64(LANES), np.uint64(1), np.uint64(0)
+@always_inline
+def _triangle(values: np.uint64, line: np.uint64, fields: np.uint64, to: np.uint64) -> None:
+    """All products of one batch row, eight of a row of the triangle at a time.
+
+    values: fields, `line` bytes apart, padded with zeros, and scratch memory behind them (`Shape.room`). What a row of
+    the triangle writes behind its end is written again by the rows after it.
+    """
+    four, lanes, one = np.uint64(4), np.uint64(LANES), np.uint64(1)
     pairs = fields * (fields - one) // np.uint64(2)
-    line = four * padded
-    done = zero
-    i = zero
+    scratch = values + line * ((fields + lanes - one) // lanes * lanes)
+    done = np.uint64(0)
+    i = one
     while i < fields:
-        last = min(i + np.uint64(3), fields - one)
-        chunk = zero
-        while chunk < last:
-            products0, products1, products2, products3 = zero8(), zero8(), zero8(), zero8()
-            others, mine = turned + four * chunk, turned + four * i
-            for _ in range(width):
-                values = load8(others)
-                products0 = multiply_add8(values, splat8(mine), products0)
-                products1 = multiply_add8(values, splat8(mine + four), products1)
-                products2 = multiply_add8(values, splat8(mine + np.uint64(8)), products2)
-                products3 = multiply_add8(values, splat8(mine + np.uint64(12)), products3)
-                others += line
-                mine += line
-            at = found + four * chunk
-            store8(at, products0)
-            store8(at + line, products1)
-            store8(at + line + line, products2)
-            store8(at + line + line + line, products3)
+        own = values + line * i
+        chunk = np.uint64(0)
+        while chunk < i:
+            found = _eight_products(own, values + line * chunk, line)
+            if done + chunk + lanes <= pairs:
+                store8(to + four * (done + chunk), found)
+            else:
+                store8(scratch, found)
+                _copy(scratch, to + four * (done + chunk), i - chunk)
             chunk += lanes
-        source = found
-        while i <= last:
-            # what is overwritten behind this row of the triangle is written later, by its following rows
-            beyond = bool(done + (i + lanes - one) // lanes * lanes <= pairs)
-            _copy(source, to + four * done, i, beyond)
-            done += i
-            source += line
-            i += one
+        done += i
+        i += one
+
+
+@always_inline
+def _eight_products(own: np.uint64, others: np.uint64, line: np.uint64) -> Any:
+    """Dot products of one field with eight, `line` bytes apart."""
+    zero = zero8()
+    sum0, sum1, sum2, sum3, sum4, sum5, sum6, sum7 = zero, zero, zero, zero, zero, zero, zero, zero
+    step = np.uint64(4 * LANES)
+    other4 = others + np.uint64(4) * line
+    for _ in range(line // step):
+        value = load8(own)
+        sum0 = multiply_add8(value, load8(others), sum0)
+        sum1 = multiply_add8(value, load8(others + line), sum1)
+        sum2 = multiply_add8(value, load8(others + np.uint64(2) * line), sum2)
+        sum3 = multiply_add8(value, load8(others + np.uint64(3) * line), sum3)
+        sum4 = multiply_add8(value, load8(other4), sum4)
+        sum5 = multiply_add8(value, load8(other4 + line), sum5)
+        sum6 = multiply_add8(value, load8(other4 + np.uint64(2) * line), sum6)
+        sum7 = multiply_add8(value, load8(other4 + np.uint64(3) * line), sum7)
+        own += step
+        others += step
+        other4 += step
+    return sums8(sum0, sum1, sum2, sum3, sum4, sum5, sum6, sum7)
 
 
 @kernel
@@ -194,8 +191,8 @@ def backward_kernel(
         given = np.uint64(grad) + four * at * np.uint64(stride)
         held = values
         if apart:
-            _copy(np.uint64(first) + four * at * width, held, width, False)
-            _copy(given, changes, width, False)
+            _copy(np.uint64(first) + four * at * width, held, width)
+            _copy(given, changes, width)
             held += line
             given += four * width
         else:
@@ -205,25 +202,28 @@ def backward_kernel(
                 chunk += lanes
         source = np.uint64(block) + four * at * own * width
         for _ in range(own):
-            _copy(source, held, width, False)
+            _copy(source, held, width)
             source += four * width
             held += line
         chunk = np.uint64(0)
         while chunk < padded:
-            _untriangle(given, values + four * chunk, changes + four * chunk, line, np.uint64(fields))
+            if line == _COMMON_LINE:
+                _untriangle(given, values + four * chunk, changes + four * chunk, _COMMON_LINE, np.uint64(fields))
+            else:
+                _untriangle(given, values + four * chunk, changes + four * chunk, line, np.uint64(fields))
             chunk += lanes
         held = changes
         if apart:
-            _copy(held, np.uint64(grad_first) + four * at * width, width, False)
+            _copy(held, np.uint64(grad_first) + four * at * width, width)
             held += line
         to = np.uint64(grad_block) + four * at * own * width
         for _ in range(own):
-            _copy(held, to, width, False)
+            _copy(held, to, width)
             to += four * width
             held += line
 
 
-@inline
+@always_inline
 def _untriangle(given: np.uint64, values: np.uint64, changes: np.uint64, line: np.uint64, fields: np.uint64) -> None:
     """Eight columns e of one batch row's gradients: changes[0] holds its share already, the others are written."""
     four, one, two = np.uint64(4), np.uint64(1), np.uint64(2)

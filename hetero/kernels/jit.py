@@ -53,12 +53,19 @@ def inline(function: Callable[P, R]) -> Callable[P, R]:
     return _compiled(function)
 
 
-def _compiled(function: Callable[P, R]) -> Callable[P, R]:
+def always_inline(function: Callable[P, R]) -> Callable[P, R]:
+    """As `inline`, at every place it is called from: so that constants passed to it become part of its code."""
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: Callable[P, R], *, forceinline: bool = False) -> Callable[P, R]:
     config = numba.config  # numba reads the folder when it decorates, so this holds for our kernels alone
     before = config.CACHE_DIR  # type: ignore[attr-defined]
     config.CACHE_DIR = str(_CACHE)  # type: ignore[attr-defined]
     try:
-        compiled: Callable[P, R] = numba.njit(nogil=True, cache=True, fastmath=False, error_model="numpy")(function)
+        compiled: Callable[P, R] = numba.njit(
+            nogil=True, cache=True, fastmath=False, error_model="numpy", forceinline=forceinline
+        )(function)
     finally:
         config.CACHE_DIR = before  # type: ignore[attr-defined]
     return compiled

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from hetero.errors import ProtocolError
 from hetero.kernels.address import floats_at, prefetch
-from hetero.kernels.jit import inline, kernel
+from hetero.kernels.jit import always_inline, kernel
 from hetero.kernels.vectors import LANES, add8, fill8, load8, multiply8, store8
 from hetero.records import F32, I32, I64, Bags
 
@@ -151,7 +151,7 @@ def _kernel_bags(bags: Bags) -> tuple[I32, I32, F32]:
 # An empty `offsets` stands for "one position in every bag", an empty `weights` for "all 1" (x * 1 is exact).
 
 
-@inline
+@always_inline
 def _write_row(source: np.uint64, to: np.uint64, width: int, weight: np.float32) -> None:
     """to = source * weight, floats [width]."""
     columns, lanes, column = np.uint64(width), np.uint64(LANES), np.uint64(0)
@@ -166,7 +166,7 @@ def _write_row(source: np.uint64, to: np.uint64, width: int, weight: np.float32)
         column += np.uint64(1)
 
 
-@inline
+@always_inline
 def _add_row(source: np.uint64, to: np.uint64, width: int, weight: np.float32) -> None:
     """to += source * weight, floats [width], rounded twice."""
     columns, lanes, column = np.uint64(width), np.uint64(LANES), np.uint64(0)

@@ -51,6 +51,7 @@ def _intrinsic(result: Any, parameters: tuple[Any, ...], emit: Callable[[Any, tu
         1: lambda typing_context, a: (signature, generate),
         2: lambda typing_context, a, b: (signature, generate),
         3: lambda typing_context, a, b, c: (signature, generate),
+        8: lambda typing_context, a, b, c, d, e, f, g, h: (signature, generate),
     }
     return intrinsic(typings[count])
 
@@ -74,8 +75,7 @@ def _splat(builder: Any, values: tuple[Any, ...]) -> Any:
 
 def _fill(builder: Any, values: tuple[Any, ...]) -> Any:
     single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), values[0], _INT32(0))
-    places = ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES)
-    return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), places)
+    return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _lanes((0,) * LANES))
 
 
 def _add(builder: Any, values: tuple[Any, ...]) -> Any:
@@ -90,6 +90,26 @@ def _multiply_add(builder: Any, values: tuple[Any, ...]) -> Any:
     kind = ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _VECTOR])
     declared: Any = cgutils.get_or_insert_function
     return builder.call(declared(builder.module, kind, "llvm.fmuladd.v8f32"), values)
+
+
+# Which lanes of two vectors, numbered 0 to 15, stand side by side; each is one instruction of AVX.
+_LOW_SINGLES, _HIGH_SINGLES = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
+_LOW_PAIRS, _HIGH_PAIRS = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
+_LOW_HALVES, _HIGH_HALVES = (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)
+
+
+def _sums(builder: Any, values: tuple[Any, ...]) -> Any:
+    """Halve the number of vectors three times: what was lane 0 of eight vectors ends as eight lanes of one."""
+    for low, high in ((_LOW_SINGLES, _HIGH_SINGLES), (_LOW_PAIRS, _HIGH_PAIRS), (_LOW_HALVES, _HIGH_HALVES)):
+        values = tuple(
+            builder.fadd(*(builder.shuffle_vector(left, right, _lanes(mask)) for mask in (low, high)))
+            for left, right in zip(values[::2], values[1::2], strict=True)
+        )
+    return values[0]
+
+
+def _lanes(mask: tuple[int, ...]) -> Any:
+    return ir.Constant(ir.VectorType(_INT32, LANES), list(mask))
 
 
 def _not_below_zero(builder: Any, values: tuple[Any, ...]) -> Any:
@@ -118,6 +138,9 @@ multiply8: Any = _intrinsic(float8, (float8, float8), _multiply)
 
 # a * b + c
 multiply_add8: Any = _intrinsic(float8, (float8, float8, float8), _multiply_add)
+
+# Lane k of the result is the sum of the lanes of vector k: ((0 + 2) + (1 + 3)) + ((4 + 6) + (5 + 7)).
+sums8: Any = _intrinsic(float8, (float8,) * LANES, _sums)
 
 # max(x, 0), and NaN stays NaN.
 not_below_zero8: Any = _intrinsic(float8, (float8,), _not_below_zero)

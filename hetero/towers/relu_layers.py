@@ -1,4 +1,4 @@
-"""Linear layers with ReLU as one autograd function on the CPU: matrix products by torch, the rest in few passes.
+"""Linear layers with ReLU as one autograd function on the CPU: matrix products by a library, the rest in few passes.
 
     y[0] = x;   y[l + 1] = relu(y[l] @ w[l].T + b[l]);   a last layer of one output may lack the ReLU
 
@@ -29,6 +29,7 @@ from hetero.kernels.dense import (
 )
 from hetero.kernels.rows import LINE_FLOATS, line_up, over_rows
 from hetero.kernels.vectors import LANES
+from hetero.towers.products import multiply
 
 _THIN_INPUTS = 32
 
@@ -79,11 +80,12 @@ class _ReluLayers(torch.autograd.Function):
         else:
             masked, sums = _relu_backward(grad, values[-1])
         while True:
-            found = [torch.mm(masked.t(), values[layer]), sums, *found]
+            gradient = multiply(masked.t(), values[layer], out=torch.empty(weights[layer].shape))
+            found = [gradient, sums, *found]
             if layer == 0 and not ctx.needs_input_grad[0]:
                 return None, None, *found
             below = aligned_rows(len(masked), weights[layer].shape[1])
-            torch.mm(masked, _on_lines(weights[layer]), out=below)
+            multiply(masked, _on_lines(weights[layer]), out=below)
             if layer == 0:
                 return below, None, *found
             layer -= 1
@@ -102,7 +104,7 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out = aligned_rows(len(x), len(weight))
     columns, threads = out.shape[1], torch.get_num_threads()
     if not _is_thin(weight):
-        torch.mm(x, _on_lines(weight).t(), out=out)
+        multiply(x, _on_lines(weight).t(), out=out)
         place = out.data_ptr(), bias.data_ptr()
         over_rows(
             lambda start, stop: bias_relu_kernel(*place, start, stop, columns, out.stride(0)), len(x), threads=threads

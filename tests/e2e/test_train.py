@@ -31,6 +31,9 @@ def test_through_ray_and_in_one_process_give_the_same_run(folder: Path) -> None:
     losses = [np.load(folder / "runs" / name / "losses.npy") for name in ("ray", "alone")]
     np.testing.assert_array_equal(losses[0], losses[1])
     assert on_ray.json["auc"] > 0.6
+    assert on_ray.json["precision"]["asked"] == "auto"
+    assert on_ray.json["precision"] == alone.json["precision"]
+    assert on_ray.json["precision"]["taken"] in ("fp32", "bf16")
     assert on_ray.json["auc_bucketed"] == pytest.approx(on_ray.json["auc"], abs=1e-4)
     assert set(on_ray.json["peak_rss_bytes"]) == {
         "sequencer/0",
