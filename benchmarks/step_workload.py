@@ -12,12 +12,15 @@ import numpy as np
 
 from benchmarks.kernels import zipf_ids
 from hetero.exchange.client import PushSummary
+from hetero.exchange.dense_sides import ReplicatedDense
 from hetero.exchange.leases import LeasedGroup
+from hetero.exchange.traffic import Traffic
 from hetero.hardware.heap import keep_freed_memory
 from hetero.keys.dedup import Deduplicator
 from hetero.keys.windows import GroupMoves
 from hetero.loops.tower import Tower
 from hetero.observe.spans import SpanClock
+from hetero.parallel.dense import DenseUpdater
 from hetero.parallel.group import SoleTower
 from hetero.records import (
     F32,
@@ -102,12 +105,14 @@ class Workload:
             self.slots.append(slots)
         self.leased = leased_group(self.job, random, rows=len(window))
         self._step = 0
+        module, clock = make_tower(self.job), SpanClock()
+        updater = DenseUpdater(module, self.job.tower, group=SoleTower(), clock=clock)
         self.tower = Tower(
             self.job,
-            module=make_tower(self.job),
+            module=module,
             client=None,  # type: ignore[arg-type]  # asked by `score` alone
-            group=SoleTower(),
-            clock=SpanClock(),
+            dense=ReplicatedDense(updater, module, towers=1, traffic=Traffic()),
+            clock=clock,
         )
 
     def dedup(self, number: int) -> tuple[KeySet, I32]:
