@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from hetero.records import JobSpec
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
 _PING_EVERY_S = 2.0
+# Torch's threads spin while they wait for each other. Where other roles want the same cores that halves a tower's
+# speed (9,100 rows/s against 18,600 on two cores), and OpenMP reads its setting when the process starts.
+_TOWER_ENVIRONMENT = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class ActorGroup:
         if member.role is Role.SEQUENCER:
             job = self.context.job
             extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
+        if member.role is Role.TOWER:
+            options["runtime_env"] = {"env_vars": _TOWER_ENVIRONMENT}
         try:
             return cast(Any, ray.remote(**options, **extra))(shell).remote(*arguments)
         except ValueError as error:

@@ -148,11 +148,9 @@ def check_machine(machine: Machine) -> Iterator[Check]:
 
 def check_kernel_cache() -> Check:
     """Whether compiled kernels can be kept, so that only the first run waits for the compiler."""
-    import hetero.kernels
+    from hetero.kernels.jit import cache_base
 
-    own = Path(hetero.kernels.__file__).parent / "__pycache__"
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(chosen) if chosen else own
+    folder = cache_base()
     good = os.access(_existing(folder), os.W_OK)
     return Check(
         name="kernel cache",
