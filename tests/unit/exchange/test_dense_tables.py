@@ -90,7 +90,7 @@ def served(module: nn.Module, *, servers: int) -> tuple[ServedDense, Traffic]:
     job, traffic = dense_job(servers=servers), Traffic()
     handles = [LocalServer(RowServer(job)) for _ in range(servers)]
     client = DenseClient(module, tower=0, servers=handles, clock=SpanClock(), traffic=traffic)
-    return ServedDense(client, ahead=False), traffic
+    return ServedDense(client), traffic
 
 
 @pytest.mark.parametrize("servers", [1, 2, 5])
