@@ -123,7 +123,12 @@ class TowerActor:
             return self._train(state, batches, source)
         feed = WindowFeed(tower=self._index, sequencer=sequencer)
         leased = LeasedRows(
-            self._job, client=state.client, group=state.group, windows=feed.windows(), clock=self._clock
+            self._job,
+            client=state.client,
+            group=state.group,
+            windows=feed.windows(),
+            clock=self._clock,
+            traffic=state.client.traffic,
         )
         try:
             return self._train(state, self._stream(state, feed), leased)

@@ -39,6 +39,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
     f"bounded, k = {BOUND}": (f"train.staleness={BOUND}",),
     "async": (),
     f"geo, k = {GEO_STEPS}": (f"train.staleness={GEO_STEPS}",),
+    f"geo, k = {GEO_STEPS}, scale 1": (f"train.staleness={GEO_STEPS}", "train.geo_scale=1"),
 }
 _MOST_BARS = 24
 
@@ -102,7 +103,7 @@ def add_row(report: Report, name: str, summary: Summary) -> None:
         mean_staleness=summary.staleness.get("mean", 0.0),
         max_staleness=summary.staleness.get("max", 0),
         bytes_a_sample=bytes_of(summary) / summary.samples,
-        of_them_rows=sum(summary.bytes[path] for path in ("pulled", "pushed")) / summary.samples,
+        of_them_rows=sum(summary.bytes[path] for path in ("pulled", "pushed", "swapped")) / summary.samples,
         wait_fraction=summary.wait_fraction,
     )
 
@@ -115,7 +116,7 @@ def bytes_of(summary: Summary) -> int:
 def check(
     report: Report, summaries: Mapping[str, Summary], slowed: Mapping[str, Summary], *, floors: tuple[float, float]
 ) -> None:
-    sync, bounded, unbounded, geo = summaries.values()
+    sync, bounded, unbounded, geo, _ = summaries.values()
     slow_bounded, slow_async = slowed.values()
     if sync.auc is None or bounded.auc is None or unbounded.auc is None:
         raise ValueError("the test rows have one class only, so there is no AUC to compare")
