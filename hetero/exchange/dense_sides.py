@@ -32,8 +32,8 @@ class DenseSide(Protocol):
     def step(self, loss: torch.Tensor) -> DenseStep:
         """Hand over the gradients of this tower's share of the loss (scalar); what happened to them."""
 
-    def settle(self) -> None:
-        """Every gradient is applied when this returns."""
+    def settle(self) -> tuple[str, ...]:
+        """Every gradient is applied when this returns; names of parameters rejected and not told of before."""
 
     def refresh(self) -> None:
         """Let the module hold the run's parameters, once all towers are finished."""
@@ -57,8 +57,9 @@ class ReplicatedDense:
         self._traffic.dense_summed += self._summed_bytes
         return self._updater.step(loss)
 
-    def settle(self) -> None:
+    def settle(self) -> tuple[str, ...]:
         """Nothing is under way."""
+        return ()
 
     def refresh(self) -> None:
         """The parameters are the run's."""
@@ -180,9 +181,10 @@ class ServedDense:
         self._coming = self._client.ask()
         return DenseStep(loss=float(loss.detach()), rejected=tuple(rejected))
 
-    def settle(self) -> None:
+    def settle(self) -> tuple[str, ...]:
         self._coming = None
         self._await_push()
+        return ()
 
     def refresh(self) -> None:
         if self._opened:

@@ -124,6 +124,32 @@ def test_a_passing_nan_is_rejected_counted_named_and_survived(tmp_path: Path, mo
         assert np.isfinite(values_of(tower.module)).all()
 
 
+class Exploding(nn.Module):
+    """Its bias is beyond float32 after the last step, though every gradient is finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.calls = 0
+
+    def forward(self, dense: torch.Tensor, embeddings: dict[str, torch.Tensor]) -> torch.Tensor:
+        self.calls += 1
+        logits = embeddings["user"].sum(1) + 0.01 * torch.tanh(self.bias)
+        if self.calls == 21:
+            self.bias.data.fill_(float("inf"))
+        return logits
+
+
+@pytest.mark.parametrize("steps", [3, 1000])
+def test_a_parameter_beyond_float32_is_named_and_goes_back_to_what_the_server_holds(tmp_path: Path, steps: int) -> None:
+    job = replace(job_of(tmp_path, Mode.GEO), staleness=steps)
+    trained = train_towers(job, make=Exploding)
+    assert len(trained.logs[0].losses) == 21
+    assert trained.logs[0].rejected_dense == {"bias": 1}
+    trained.towers[0].dense.refresh()
+    assert np.isfinite(values_of(trained.towers[0].module)).all()
+
+
 @pytest.mark.parametrize("mode", OTHERS)
 def test_a_model_written_and_read_scores_alike(tmp_path: Path, mode: Mode) -> None:
     job = job_of(tmp_path, mode)
