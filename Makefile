@@ -36,7 +36,7 @@ test-all: check
 	$(BIN)/python -m pytest tests -m "not gpu"
 
 bench: install
-	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.peers
 
 lock: install
 	$(BIN)/pip freeze --exclude-editable > requirements.lock

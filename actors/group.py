@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.calls import Answer, as_hetero_error
 from actors.clients import Peer
-from actors.context import RunContext, role_resources
+from actors.context import THREADS_WAIT, RunContext, role_resources
 from actors.naming import NAMESPACE, Member, Role
 from actors.reader import ReaderActor
 from actors.sequencer import SequencerActor
@@ -28,9 +28,6 @@ from hetero.records import JobSpec
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
 _PING_EVERY_S = 2.0
-# Torch's threads spin while they wait for each other. Where other roles want the same cores that halves a tower's
-# speed (9,100 rows/s against 18,600 on two cores), and OpenMP reads its setting when the process starts.
-_TOWER_ENVIRONMENT = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +131,8 @@ class ActorGroup:
         if member.role is Role.SEQUENCER:
             job = self.context.job
             extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
-        if member.role is Role.TOWER:
-            options["runtime_env"] = {"env_vars": _TOWER_ENVIRONMENT}
+        if member.role is Role.TOWER and THREADS_WAIT not in os.environ:
+            options["runtime_env"] = {"env_vars": {THREADS_WAIT: "PASSIVE"}}  # the cluster was started by others
         try:
             return cast(Any, ray.remote(**options, **extra))(shell).remote(*arguments)
         except ValueError as error:

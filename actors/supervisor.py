@@ -21,6 +21,7 @@ from actors.sequencer import SequencerNews
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import write_manifest
 from hetero.errors import DeadlineError, PeerLostError
+from hetero.hardware.precision import PrecisionChoice, choose_precision
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome, Watch, joined_scores
@@ -44,13 +45,17 @@ class RayRun:
         self.job: JobSpec = context.job
         self._group = ActorGroup(context)
         try:
+            self.precision = self._choose_precision()
             self._connect_towers()
         except BaseException:
             self.close()
             raise
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
-        return TrainOutcome.of(self._run_phase(data, "train", watch))
+        before = self._cpu_s()
+        logs = self._run_phase(data, "train", watch)
+        cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
+        return TrainOutcome.of(logs, cpu_s=cpu_s)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
@@ -70,7 +75,7 @@ class RayRun:
     def report(self) -> RunReport:
         roles = self._group.call_all(self._group.members, "role_report")
         servers = self._group.call_all(self._group.of(Role.SERVER), "state")
-        return RunReport(roles=tuple(roles), servers=tuple(servers))
+        return RunReport(roles=tuple(roles), servers=tuple(servers), precision=self.precision)
 
     def pid_of(self, role: Role, index: int) -> int:
         """The process of one actor, on its own machine."""
@@ -79,6 +84,14 @@ class RayRun:
 
     def close(self) -> None:
         self._group.close()
+
+    def _choose_precision(self) -> PrecisionChoice:
+        """One for all towers, from what each of their machines has."""
+        return choose_precision(self.job.precision, self._group.call_all(self._group.of(Role.TOWER), "fast_bf16"))
+
+    def _cpu_s(self) -> dict[str, float]:
+        """CPU seconds of every actor so far, by role and index."""
+        return {role.name: role.cpu_s for role in self._group.call_all(self._group.members, "role_report")}
 
     def _connect_towers(self) -> None:
         group = self._group
@@ -90,7 +103,7 @@ class RayRun:
         )
         meet = len(towers) > 1 and self.job.mode.joint
         rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
-        group.call_all(towers, "join", peers, rendezvous, deadline_s=2 * self.job.deadline_s)
+        group.call_all(towers, "join", peers, rendezvous, self.precision.taken, deadline_s=2 * self.job.deadline_s)
 
     def _run_phase(self, data: DataPass, method: str, watch: Watch) -> list[Any]:
         """Run a phase to its end; the towers' results in tower order."""

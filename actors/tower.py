@@ -19,6 +19,8 @@ from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.sources import RowSource
+from hetero.hardware.heap import keep_freed_memory
+from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.modes import dense_side, pulled_source
@@ -30,6 +32,7 @@ from hetero.loops.tower import Tower, score, train
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
+from hetero.records import Precision
 from hetero.towers.build import make_tower
 
 _NEWS_EVERY_S = 0.2
@@ -68,6 +71,7 @@ class TowerActor:
     """Shell of `hetero.loops.tower.Tower`."""
 
     def __init__(self, context: RunContext, index: int) -> None:
+        keep_freed_memory()
         context.enter()
         self._context = context
         self._job = context.job
@@ -86,8 +90,12 @@ class TowerActor:
         """Where the group meets; asked of tower 0."""
         return free_rendezvous(cast(Any, ray.util).get_node_ip_address())
 
-    def join(self, peers: Peers, rendezvous: Rendezvous | None) -> None:
-        """Build the model and meet the other towers. Raises TowerError, JobError."""
+    def fast_bf16(self) -> FastBf16:
+        """Whether this tower's device multiplies bf16 matrices in hardware."""
+        return fast_bf16_here()
+
+    def join(self, peers: Peers, rendezvous: Rendezvous | None, precision: Precision) -> None:
+        """Build the model and meet the other towers, who take the same precision. Raises TowerError, JobError."""
         group: TowerGroup = SoleTower()
         if rendezvous is not None:
             group = CollectiveGroup(
@@ -109,7 +117,7 @@ class TowerActor:
             group=group,
             clock=self._clock,
         )
-        tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock)
+        tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
         self._state = _Joined(tower=tower, peers=peers, client=client, group=group)
 
     def train(self) -> StepLog:

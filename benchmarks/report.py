@@ -70,12 +70,17 @@ class Pairs:
 
 
 def arguments(description: str) -> argparse.Namespace:
+    """--quick, --json, --save of the command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    return parser.parse_args()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--quick, --json, --save."""
-    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, at most 10 minutes")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     parser.add_argument("--save", action="store_true", help="keep the result as a dated file in benchmarks/results")
-    return parser.parse_args()
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

@@ -225,6 +225,14 @@ class TowerSpec:
     loss: str = "bce"
 
 
+class Precision(Enum):
+    """Of towers' matrix products; all else is float32. AUTO: BF16 where every tower has it in hardware, else FP32."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
     """How many actors of a role and how many threads each of them computes with."""
@@ -274,6 +282,7 @@ class JobSpec:
     servers: RoleSpec
     towers: RoleSpec
     window: int = 0
+    precision: Precision = Precision.AUTO
     mode: Mode = Mode.SYNC
     staleness: int = 0
     geo_scale: float = 1.0

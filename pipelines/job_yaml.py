@@ -26,6 +26,7 @@ _PLAIN_SCALARS = (
     ),
     ("tag:yaml.org,2002:merge", r"^(?:<<)$", "<"),
 )
+_LINE_ENDS = re.compile("[\r\x85\u2028\u2029]")
 
 
 class _Loader(yaml.SafeLoader):
@@ -44,12 +45,19 @@ def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Line ends other than a newline are escaped: in any other style they would be read back as a space."""
+    style = '"' if _LINE_ENDS.search(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
 _Loader.yaml_implicit_resolvers = {}
 _Dumper.yaml_implicit_resolvers = {}
 for _tag, _pattern, _firsts in _PLAIN_SCALARS:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_tag, re.compile(_pattern), list(_firsts) + ([""] if "null" in _tag else []))
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Dumper.add_representer(str, _text)
 
 
 def read_yaml(path: FilePath) -> tuple[dict[Any, Any], dict[Path, str]]:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hetero.metrics.speed import SpeedReport
 from hetero.observe.summary import Scores, Summary
 from pipelines.progress import duration
 
@@ -99,6 +100,8 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "ran", summary.placement.replace("_", " ")
     yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
     yield "rows/s", f"{summary.samples_per_s:,.0f}"
+    if summary.precision:
+        yield "precision", f"{summary.precision['taken']} ({summary.precision['why']})"
     yield "whole run", duration(summary.wall_s)
     if summary.time_to_first_step_s is not None:
         yield "first step done after", duration(summary.time_to_first_step_s)
@@ -127,11 +130,24 @@ def _time(summary: Summary) -> RenderableType:
 
 
 def _waits(summary: Summary) -> Iterator[RenderableType]:
-    yield Text(f"Towers waited {summary.wait_fraction:.1%} of their time.")
+    if summary.speed:
+        yield Text(SpeedReport(**summary.speed).sentence())  # type: ignore[arg-type]
+    if cpu := _cpu_shares(summary):
+        yield Text(f"CPU time while training: {cpu}")
     for waiter, waits in summary.waits.items():
         text = ", ".join(f"{role} {seconds:,.2f} s" for role, seconds in waits.items() if seconds > 0)
         if text:
             yield Text(f"{waiter} waited for {text}")
+
+
+def _cpu_shares(summary: Summary) -> str:
+    """`tower 92%, reader 4%`: shares of all roles' CPU time."""
+    total = sum(summary.cpu_s.values())
+    shares: dict[str, float] = {}
+    for name, seconds in summary.cpu_s.items():
+        role = name.partition("/")[0]
+        shares[role] = shares.get(role, 0.0) + seconds / total if total else 0.0
+    return ", ".join(f"{role} {share:.1%}" for role, share in sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def _rows(summary: Summary) -> RenderableType:

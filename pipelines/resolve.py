@@ -68,6 +68,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         epochs=job.train.epochs,
         max_steps=job.train.max_steps,
         window=job.train.window,
+        precision=job.train.precision,
         mode=Mode(job.train.mode),
         staleness=job.train.staleness or 0,
         geo_scale=1.0 / job.roles.towers.count if job.train.geo_scale == "1/towers" else 1.0,

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator, model_validator
 
-from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling
+from hetero.records import DenseTransform, Format, IdKind, Initializer, Missing, Pooling, Precision
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 DEFAULT_WINDOW = 8
@@ -270,7 +270,8 @@ class Train(Section):
     by, default 4; of `geo`, the steps between a tower's exchanges with the servers, default 100. geo_scale: of `geo`,
     the factor on the differences a tower sends, 1 or `1/towers`. window: of `sync`, steps for which towers lease the
     rows they need, with optimizer state, so that fetching overlaps with training; 0 pulls and pushes every step, and is
-    the only choice in other modes. Bits are the same for any window.
+    the only choice in other modes. Bits are the same for any window. precision: of the towers' matrix products; `auto`
+    takes bf16 where every tower has it in hardware, else fp32.
     """
 
     batch_size: Count = 1024
@@ -280,6 +281,7 @@ class Train(Section):
     staleness: Count | None = None
     geo_scale: Annotated[Literal["1", "1/towers"], BeforeValidator(_scale)] | None = None
     window: Annotated[int, Strict(), Field(ge=0, le=4096)] = DEFAULT_WINDOW
+    precision: Precision = Precision.AUTO
 
     @model_validator(mode="before")
     @classmethod

@@ -19,6 +19,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunReport, TrainOutcome
 from hetero.loops.warm import warm_kernels
 from hetero.metrics.report import MetricReport
+from hetero.metrics.speed import SpeedReport
 from hetero.observe.events import EventLog
 from hetero.observe.logs import setup_logging
 from hetero.observe.run_folder import RunFolder, write_whole
@@ -89,6 +90,7 @@ def fit(
             events.event("run.failed", error=type(error).__name__, message=str(error))
             raise
         np.save(folder.losses, result.outcome.losses)
+        np.save(folder.step_ends, result.outcome.step_ends_t)
         summary = _summary(job, result, folder=folder, placement=placement, baseline=baseline, started_t=started_t)
         _write_spans(events, result.report)
         events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
@@ -113,6 +115,7 @@ def _execute(
     _LOG.debug("kernels were ready after %.1f s", seconds)
     progress.phase(f"starting {_roles(spec)}, {placement}")
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class_of(job.tower.name)) as run:
+        _LOG.info("towers multiply matrices in %s", run.precision)
         watcher.begin(Phase.TRAIN, train.data)
         outcome = run.train(train, watch=watcher.look)
         watcher.end(Phase.TRAIN)
@@ -161,6 +164,9 @@ def _summary(
 ) -> Summary:
     outcome, metrics, report = result.outcome, result.metrics, result.report
     rejected = {"rows": outcome.rejected_rows, **{f"dense/{name}": n for name, n in outcome.rejected_dense.items()}}
+    speed = SpeedReport.of(
+        samples=outcome.rows, seconds=outcome.training_s, towers=len(report.towers), waits=outcome.waits
+    )
     return Summary(
         name=job.name,
         run_folder=str(folder.path),
@@ -179,7 +185,10 @@ def _summary(
         test_samples=metrics.rows if metrics else 0,
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
         time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
-        wait_fraction=outcome.wait_s / (outcome.training_s * len(report.towers)) if outcome.training_s else 0.0,
+        precision=report.precision.to_dict(),
+        wait_fraction=1.0 - speed.efficiency if speed else 0.0,
+        speed=speed.to_dict() if speed else {},
+        cpu_s=outcome.cpu_s,
         seconds=merge_totals(role.spans for role in report.towers).by_name(),
         waits={role.name: role.spans.waits for role in report.roles if role.spans.waits},
         rows=report.rows,
@@ -191,6 +200,7 @@ def _summary(
         rejected_gradients={name: count for name, count in rejected.items() if count},
         warnings=_warnings(outcome, metrics),
         losses=folder.losses.name,
+        step_ends=folder.step_ends.name,
         baseline=baseline,
         versions=library_versions(),
         hardware=probe_machine(disk_path=folder.path).to_dict(),

@@ -78,7 +78,7 @@ def probe_machine(*, disk_path: Path | None = None, root: Path = Path("/")) -> M
     disk = Path.cwd() if disk_path is None else disk_path
     total, available = _memory(root)
     shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
-    model, flags = _cpu(root)
+    model, flags = cpu_model_and_flags(root=root)
     return Machine(
         hostname=platform.node(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -93,6 +93,20 @@ def probe_machine(*, disk_path: Path | None = None, root: Path = Path("/")) -> M
         disk_path=str(disk),
         disk_free_bytes=shutil.disk_usage(disk).free,
         accelerators=accelerators(),
+    )
+
+
+def cpu_model_and_flags(*, root: Path = Path("/")) -> tuple[str, tuple[str, ...]]:
+    """Model name and, by the names of CPU_FLAGS' values, the instruction sets that the first CPU has."""
+    model, flags = "", set[str]()
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "cpu model") and not model:
+            model = value.strip()
+        elif name.strip() in ("flags", "Features") and not flags:
+            flags = set(value.split())
+    return model or platform.processor() or platform.machine(), tuple(
+        ours for theirs, ours in CPU_FLAGS.items() if theirs in flags
     )
 
 
@@ -212,17 +226,3 @@ def _file_cache(folder: Path) -> int:
         if name in ("inactive_file", "total_inactive_file"):
             return int(value)
     return 0
-
-
-def _cpu(root: Path) -> tuple[str, tuple[str, ...]]:
-    """Model name and the flags of CPU_FLAGS that the first CPU has."""
-    model, flags = "", set[str]()
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Model", "cpu model") and not model:
-            model = value.strip()
-        elif name.strip() in ("flags", "Features") and not flags:
-            flags = set(value.split())
-    return model or platform.processor() or platform.machine(), tuple(
-        ours for theirs, ours in CPU_FLAGS.items() if theirs in flags
-    )

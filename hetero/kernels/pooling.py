@@ -27,7 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hetero.errors import ProtocolError
-from hetero.kernels.jit import kernel
+from hetero.kernels.address import floats_at, prefetch
+from hetero.kernels.jit import inline, kernel
+from hetero.kernels.vectors import LANES, add8, fill8, load8, multiply8, store8
 from hetero.records import F32, I32, I64, Bags
 
 Bool = npt.NDArray[np.bool_]
@@ -36,6 +38,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 _NO_OFFSETS: I32 = np.empty(0, np.int32)
 _NO_WEIGHTS: F32 = np.empty(0, np.float32)
 _ONE = np.float32(1.0)
+_AHEAD = 16
 
 
 def pool_forward(rows: F32, bags: Bags, *, mean: Bool) -> F32:
@@ -148,16 +151,49 @@ def _kernel_bags(bags: Bags) -> tuple[I32, I32, F32]:
 # An empty `offsets` stands for "one position in every bag", an empty `weights` for "all 1" (x * 1 is exact).
 
 
+@inline
+def _write_row(source: np.uint64, to: np.uint64, width: int, weight: np.float32) -> None:
+    """to = source * weight, floats [width]."""
+    columns, lanes, column = np.uint64(width), np.uint64(LANES), np.uint64(0)
+    factor = fill8(weight)
+    while column + lanes <= columns:
+        place = np.uint64(4) * column
+        store8(to + place, multiply8(load8(source + place), factor))
+        column += lanes
+    values, written = floats_at(source, width), floats_at(to, width)
+    while column < columns:
+        written[column] = values[column] * weight
+        column += np.uint64(1)
+
+
+@inline
+def _add_row(source: np.uint64, to: np.uint64, width: int, weight: np.float32) -> None:
+    """to += source * weight, floats [width], rounded twice."""
+    columns, lanes, column = np.uint64(width), np.uint64(LANES), np.uint64(0)
+    factor = fill8(weight)
+    while column + lanes <= columns:
+        place = np.uint64(4) * column
+        store8(to + place, add8(load8(to + place), multiply8(load8(source + place), factor)))
+        column += lanes
+    values, written = floats_at(source, width), floats_at(to, width)
+    while column < columns:
+        written[column] += values[column] * weight
+        column += np.uint64(1)
+
+
 @kernel
 def _pool(rows: F32, local: I32, offsets: I32, weights: F32, mean: Bool, out: F32) -> None:
     width = rows.shape[1]
     weighted = len(weights) > 0
+    line = np.uint64(4 * width)
+    first, to = np.uint64(rows.ctypes.data), np.uint64(out.ctypes.data)
     if len(offsets) == 0:
         for bag in range(out.shape[0]):
-            row = local[bag]
+            if bag + _AHEAD < out.shape[0]:
+                prefetch(first + line * np.uint64(local[bag + _AHEAD]))
             weight = weights[bag] if weighted else _ONE
-            for e in range(width):
-                out[bag, e] = rows[row, e] * weight
+            _write_row(first + line * np.uint64(local[bag]), to, width, weight)
+            to += line
         return
     columns = len(mean)
     for bag in range(out.shape[0]):
@@ -165,10 +201,8 @@ def _pool(rows: F32, local: I32, offsets: I32, weights: F32, mean: Bool, out: F3
         for e in range(width):
             out[bag, e] = 0.0
         for position in range(start, stop):
-            row = local[position]
             weight = weights[position] if weighted else _ONE
-            for e in range(width):
-                out[bag, e] += rows[row, e] * weight
+            _add_row(first + line * np.uint64(local[position]), to + line * np.uint64(bag), width, weight)
         if stop - start > 1 and mean[bag % columns]:
             count = np.float32(stop - start)
             for e in range(width):
@@ -179,12 +213,15 @@ def _pool(rows: F32, local: I32, offsets: I32, weights: F32, mean: Bool, out: F3
 def _unpool(grad: F32, local: I32, offsets: I32, weights: F32, mean: Bool, grad_rows: F32) -> None:
     width = grad.shape[1]
     weighted = len(weights) > 0
+    line = np.uint64(4 * width)
+    source, first = np.uint64(grad.ctypes.data), np.uint64(grad_rows.ctypes.data)
     if len(offsets) == 0:
         for bag in range(grad.shape[0]):
-            row = local[bag]
+            if bag + _AHEAD < grad.shape[0]:
+                prefetch(first + line * np.uint64(local[bag + _AHEAD]))
             weight = weights[bag] if weighted else _ONE
-            for e in range(width):
-                grad_rows[row, e] += grad[bag, e] * weight
+            _add_row(source, first + line * np.uint64(local[bag]), width, weight)
+            source += line
         return
     columns = len(mean)
     for bag in range(grad.shape[0]):
@@ -194,8 +231,7 @@ def _unpool(grad: F32, local: I32, offsets: I32, weights: F32, mean: Bool, grad_
             row = local[position]
             weight = weights[position] if weighted else _ONE
             if count == _ONE:
-                for e in range(width):
-                    grad_rows[row, e] += grad[bag, e] * weight
+                _add_row(source + line * np.uint64(bag), first + line * np.uint64(row), width, weight)
             else:
                 for e in range(width):
                     grad_rows[row, e] += grad[bag, e] / count * weight

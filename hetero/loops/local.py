@@ -17,6 +17,7 @@ from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
 from hetero.exchange.sources import RowSource
+from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
@@ -49,6 +50,7 @@ class LocalRun:
             )
         torch.set_num_threads(job.towers.threads)
         self.job = job
+        self.precision = choose_precision(job.precision, [fast_bf16_here()])
         self._servers = [RowServer(job) for _ in range(job.servers.count)]
         self._clock = SpanClock()
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
@@ -64,7 +66,14 @@ class LocalRun:
             group=SoleTower(),
             clock=self._clock,
         )
-        self._tower = Tower(job, module=module, client=self._client, dense=dense, clock=self._clock)
+        self._tower = Tower(
+            job,
+            module=module,
+            client=self._client,
+            dense=dense,
+            clock=self._clock,
+            precision=self.precision.taken,
+        )
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
         readers, sequencer = self._open(data)
@@ -85,10 +94,11 @@ class LocalRun:
         else:
             inline = InlineStream(self.job, sequencer, readers)
             source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
+        cpu_before_s = time.process_time()
         log = train(self._tower, batches, source, after_step=after_step)
         watch(self._progress(data, sequencer))
         self._collect(readers)
-        return TrainOutcome.of([log])
+        return TrainOutcome.of([log], cpu_s={"process": time.process_time() - cpu_before_s})
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         readers, sequencer = self._open(data)
@@ -127,7 +137,8 @@ class LocalRun:
             cpu_s=cpu_s,
             traffic=self._client.traffic.to_dict(),
         )
-        return RunReport(roles=(*readers, tower), servers=tuple(server.state() for server in self._servers))
+        servers = tuple(server.state() for server in self._servers)
+        return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision)
 
     def close(self) -> None:
         for server in self._servers:

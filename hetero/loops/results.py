@@ -15,6 +15,7 @@ class StepLog:
 
     joint: losses are of the joint batch, equal on every tower; otherwise this tower's shares, which add up to it.
 
+    waits: seconds by role waited for. step_ends_t: unix seconds at the end of every step.
     started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps.
     """
 
@@ -27,7 +28,8 @@ class StepLog:
     started_t: float = 0.0
     first_step_t: float | None = None
     last_step_t: float | None = None
-    wait_s: float = 0.0
+    step_ends_t: list[float] = field(default_factory=list)
+    waits: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from hetero.exchange.messages import RejectedGradient
 from hetero.exchange.server import ServerState
 from hetero.exchange.staleness import StalenessCounts, merged
 from hetero.exchange.traffic import total_traffic
+from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores, StepLog
@@ -68,8 +69,9 @@ class TrainOutcome:
 
     started_t, first_step_t, last_step_t: unix seconds, of the first tower to start and the last to end where towers do
     not keep in step. rejected_rows: gradients of rows not applied; rejected_dense:
-    steps in which a dense parameter's gradient was not finite, by parameter. wait_s: seconds towers waited for anyone
-    while training, added up over towers.
+    steps in which a dense parameter's gradient was not finite, by parameter. waits: seconds towers waited while
+    training, added up over towers, by role waited for. step_ends_t float64 [steps]: unix seconds at the end of the
+    first tower's steps. cpu_s: seconds of CPU time while training, by role and index.
     """
 
     losses: F64
@@ -77,26 +79,34 @@ class TrainOutcome:
     started_t: float
     first_step_t: float | None
     last_step_t: float | None
-    wait_s: float
+    waits: Mapping[str, float]
+    step_ends_t: F64
+    cpu_s: Mapping[str, float]
     rejected_rows: int
     rejected_examples: tuple[RejectedGradient, ...]
     rejected_dense: Mapping[str, int]
 
     @staticmethod
-    def of(logs: Sequence[StepLog]) -> TrainOutcome:
+    def of(logs: Sequence[StepLog], *, cpu_s: Mapping[str, float]) -> TrainOutcome:
         """From the logs of all towers, in tower order. Every tower takes part in every step, if with no rows."""
         told = logs[:1] if logs[0].joint else logs
         rejected_dense: dict[str, int] = {}
         for log in told:
             for name, steps in log.rejected_dense.items():
                 rejected_dense[name] = rejected_dense.get(name, 0) + steps
+        waits: dict[str, float] = {}
+        for log in logs:
+            for role, waited in log.waits.items():
+                waits[role] = waits.get(role, 0.0) + waited
         return TrainOutcome(
             losses=np.sum([np.asarray(log.losses, np.float64) for log in told], axis=0),
             rows=sum(log.rows for log in logs),
             started_t=min(log.started_t for log in told),
             first_step_t=min((log.first_step_t for log in told if log.first_step_t), default=None),
             last_step_t=max((log.last_step_t for log in told if log.last_step_t), default=None),
-            wait_s=sum(log.wait_s for log in logs),
+            waits=waits,
+            step_ends_t=np.asarray(logs[0].step_ends_t, np.float64),
+            cpu_s=cpu_s,
             rejected_rows=sum(log.rejected_rows for log in logs),
             rejected_examples=tuple(example for log in logs for example in log.rejected_examples),
             rejected_dense=rejected_dense,
@@ -125,6 +135,7 @@ class RunReport:
 
     roles: tuple[RoleReport, ...]
     servers: tuple[ServerState, ...]
+    precision: PrecisionChoice
 
     @property
     def towers(self) -> tuple[RoleReport, ...]:
@@ -155,6 +166,10 @@ class TrainingRun(Protocol):
 
     @property
     def job(self) -> JobSpec: ...
+
+    @property
+    def precision(self) -> PrecisionChoice:
+        """What all towers of the run multiply matrices in."""
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
         """Train over the data. What `watch` raises ends the run."""

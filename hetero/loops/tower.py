@@ -25,7 +25,7 @@ from hetero.loops.results import Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
-from hetero.records import F32, Batch, BatchSpec, JobSpec
+from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
 from hetero.towers.losses import batch_loss, row_loss
 from hetero.towers.registry import batch_coupled_layers, check_logits
@@ -37,11 +37,19 @@ _MAX_STEPS_NOT_FINITE = 10
 class Tower:
     """A model replica with what it needs to train: rows from a client, a side that updates dense parameters.
 
+    precision: of the module's matrix products, FP32 or BF16, the same on all towers of the group.
     Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
     """
 
     def __init__(
-        self, job: JobSpec, *, module: nn.Module, client: RowClient, dense: DenseSide, clock: SpanClock
+        self,
+        job: JobSpec,
+        *,
+        module: nn.Module,
+        client: RowClient,
+        dense: DenseSide,
+        clock: SpanClock,
+        precision: Precision = Precision.FP32,
     ) -> None:
         coupled, towers = batch_coupled_layers(module), job.towers.count
         if coupled and towers > 1:
@@ -57,6 +65,7 @@ class Tower:
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
+        self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
         """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch, or this
@@ -100,7 +109,9 @@ class Tower:
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        return check_logits(self.module(torch.from_numpy(batch.dense), embeddings), batch.rows)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._is_bf16):
+            logits = self.module(torch.from_numpy(batch.dense), embeddings)
+        return check_logits(logits, batch.rows).float()
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()
@@ -109,6 +120,7 @@ class Tower:
         self._note_rejected_dense(outcome.rejected)
         self.log.first_step_t = self.log.first_step_t or now
         self.log.last_step_t = now
+        self.log.step_ends_t.append(now)
 
     def _note_rejected_dense(self, names: tuple[str, ...]) -> None:
         for name in names:
@@ -134,12 +146,13 @@ def train(tower: Tower, batches: BatchStream, source: RowSource, *, after_step: 
     """Train on every batch of the stream, then wait for the servers."""
     tower.module.train()
     tower.log.started_t = time.time()
-    waited_before = tower.clock.totals().wait_s
+    waits_before = tower.clock.totals().waits
     for spec, batch in batches:
         tower.train_step(spec, batch, source)
         after_step(tower)
     tower.finish(source)
-    tower.log.wait_s = tower.clock.totals().wait_s - waited_before
+    waits = tower.clock.totals().waits
+    tower.log.waits = {role: waited - waits_before.get(role, 0.0) for role, waited in waits.items()}
     return tower.log
 
 

@@ -19,6 +19,7 @@ SUMMARY = "summary.json"
 EVENTS = "events.jsonl"
 RESOLVED_JOB = "job.resolved.yaml"
 LOSSES = "losses.npy"
+STEP_ENDS = "step_ends.npy"
 MALFORMED = "malformed.jsonl"
 LOG = "run.log"
 LOCK = "run.lock"
@@ -29,9 +30,9 @@ class RunFolder:
     """A run's folder. `create` makes it for writing and holds it until `close`; `open` reads an existing run.
 
     summary: `summary.json`, written last, so that it is there only when the run finished.
-    events: the event log. resolved_job: the job with every default written out. losses: float64 [steps], the
-    mean loss of each step. malformed: one line of JSON a row left out. log: log lines, and the traceback of a
-    failed run.
+    events: the event log. resolved_job: the job with every default written out. losses: float64 [steps], the mean
+    loss of each step. step_ends: float64 [steps], unix seconds when each ended. malformed: one line of JSON a row left
+    out. log: log lines, and the traceback of a failed run.
     """
 
     def __init__(self, path: Path, *, lock: int | None = None, moved_to: Path | None = None) -> None:
@@ -95,6 +96,10 @@ class RunFolder:
     @property
     def losses(self) -> Path:
         return self.path / LOSSES
+
+    @property
+    def step_ends(self) -> Path:
+        return self.path / STEP_ENDS
 
     @property
     def malformed(self) -> Path:

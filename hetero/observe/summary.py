@@ -70,7 +70,10 @@ class Summary:
     test_samples: int = 0
     final_loss: float | None = None
     time_to_first_step_s: float | None = None
+    precision: Mapping[str, str] = field(default_factory=dict)
     wait_fraction: float = 0.0
+    speed: Mapping[str, object] = field(default_factory=dict)
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -82,6 +85,7 @@ class Summary:
     rejected_gradients: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     losses: str | None = None
+    step_ends: str | None = None
     baseline: Baseline | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, object] = field(default_factory=dict)

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from hetero.errors import TowerError
 from hetero.towers.arguments import sizes
 from hetero.towers.embeddings import Embeddings, TowerInputs
 from hetero.towers.fields import common_width, stack_lookups
+from hetero.towers.interaction import DotInteraction
 from hetero.towers.layers import MLP, add_wide
-
-
-class DotInteraction(nn.Module):
-    """All dot products of unlike fields: [B, F, E] -> [B, F * (F - 1) / 2].
-
-    Order: the strictly lower triangle row by row, (1,0), (2,0), (2,1), (3,0) ...
-    """
-
-    lower: Tensor
-
-    def __init__(self, fields: int) -> None:
-        super().__init__()
-        row, column = torch.tril_indices(fields, fields, offset=-1)
-        self.register_buffer("lower", row * fields + column, persistent=False)
-
-    def forward(self, fields: Tensor) -> Tensor:
-        products = torch.bmm(fields, fields.transpose(1, 2))
-        return products.flatten(1).index_select(1, self.lower)
 
 
 class DLRM(nn.Module):
@@ -72,11 +54,6 @@ class DLRM(nn.Module):
 
     def forward(self, dense: Tensor, embeddings: Embeddings) -> Tensor:
         fields = stack_lookups(embeddings, self.deep)
-        if self.bottom is None:
-            features: Tensor = self.interaction(fields)
-        else:
-            bottom: Tensor = self.bottom(dense)
-            fields = torch.cat([bottom.unsqueeze(1), fields], 1)
-            features = torch.cat([bottom, self.interaction(fields)], 1)
-        logit: Tensor = self.top(features)
+        bottom: Tensor | None = None if self.bottom is None else self.bottom(dense)
+        logit: Tensor = self.top(self.interaction(fields, bottom))
         return add_wide(logit.squeeze(1), embeddings, self.wide)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from torch import Tensor, nn, zeros
+from torch import Tensor, float32, is_autocast_enabled, nn, zeros
 
 from hetero.errors import TowerError
 from hetero.towers.arguments import choice, probability, sizes
 from hetero.towers.embeddings import Embeddings, LookupInput, TowerInputs
 from hetero.towers.fields import concat_lookups
+from hetero.towers.relu_layers import relu_layers
 
 
 class Activation(Enum):
@@ -88,10 +89,26 @@ class MLP(nn.Module):
             width = output
         self.width = width
         self.layers = nn.Sequential(*layers)
+        self._has_single_last = output == 1
+        self._is_plain = (
+            len(hidden) > 0
+            and act is Activation.RELU
+            and normalisation is Norm.NONE
+            and not rate
+            and output in (None, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._is_plain and x.device.type == "cpu" and x.dim() == 2 and x.dtype is float32 and not _autocasts(x):
+            linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+            parameters = [parameter for layer in linears for parameter in (layer.weight, layer.bias)]
+            return relu_layers(x, parameters, single_last=self._has_single_last)
         out: Tensor = self.layers(x)
         return out
+
+
+def _autocasts(x: Tensor) -> bool:
+    return is_autocast_enabled(x.device.type)
 
 
 class LinearPart(nn.Module):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import ray
 
+from actors.context import THREADS_WAIT
 from actors.naming import NAMESPACE
 
 
 @pytest.fixture(scope="session", autouse=True)
 def local_ray() -> Iterator[None]:
+    os.environ.setdefault(THREADS_WAIT, "PASSIVE")
     ray.init(
         address="local",
         num_cpus=8,

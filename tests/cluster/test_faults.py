@@ -69,6 +69,7 @@ def test_a_killed_role_is_named(job: JobSpec, role: Role) -> None:
     assert seconds < LIMIT_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
 def test_a_killed_tower_of_two_is_named(job: JobSpec, mode: Mode) -> None:
     two = replace(job, towers=RoleSpec(count=2), mode=mode, window=job.window if mode is Mode.SYNC else 0)
@@ -78,7 +79,7 @@ def test_a_killed_tower_of_two_is_named(job: JobSpec, mode: Mode) -> None:
     assert seconds < LIMIT_S
 
 
-@pytest.mark.parametrize("role", [Role.READER, Role.SERVER])
+@pytest.mark.parametrize("role", [pytest.param(Role.READER, marks=pytest.mark.slow), Role.SERVER])
 def test_a_stopped_role_is_named(job: JobSpec, role: Role) -> None:
     error, seconds = run_into(job, name=f"stopped-{role.value}", role=role, number=signal.SIGSTOP)
     assert isinstance(error, DeadlineError)

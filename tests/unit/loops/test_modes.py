@@ -36,7 +36,7 @@ def job_of(folder: Path, mode: Mode, *, rows: int = 20 * 64 + 17, towers: int = 
 
 
 def outcome_of(trained: TrainedTowers) -> TrainOutcome:
-    return TrainOutcome.of(trained.logs)
+    return TrainOutcome.of(trained.logs, cpu_s={})
 
 
 def test_bounded_with_one_tower_and_one_permit_is_sync_to_the_bit(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_what_is_dumped_is_read_back(value: Any) -> None:
     assert parse_value(dump_yaml(value), source="dump") == value
 
 
-@pytest.mark.parametrize("text", ["no", "1e5", "012", "~", "", "2026-01-01", "true", "0o7", "1_0", "<<", " x", "a: b"])
+@pytest.mark.parametrize(
+    "text", ["no", "1e5", "012", "~", "", "2026-01-01", "true", "0o7", "1_0", "<<", " x", "a: b", "\x85"]
+)
 def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
     assert parse_value(dump_yaml([text]), source="dump") == [text]
 

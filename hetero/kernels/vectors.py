@@ -1,0 +1,126 @@
+"""Vectors of eight float32 as values in kernels, for sums that LLVM may not reorder by itself and so leaves scalar.
+
+A vector is a value like a number: it lives in a register. On CPUs with narrower registers LLVM takes two or four.
+`multiply_add8` rounds once where the CPU can (FMA) and twice elsewhere; so results are equal on CPUs of one kind.
+Addresses are uint64 and need no alignment. Usable in kernels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+LANES = 8
+
+_FLOAT = ir.FloatType()
+_INT32 = ir.IntType(32)
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_FLOAT_ALIGNMENT = 4
+
+
+class _Float8(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="float32x8")
+
+
+class _Float8Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, frontend: Any) -> None:
+        super().__init__(manager, frontend, _VECTOR)  # type: ignore[no-untyped-call]
+
+
+register_model(_Float8)(_Float8Model)
+float8: Any = _Float8()
+
+
+def _intrinsic(result: Any, parameters: tuple[Any, ...], emit: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+    """A kernel function of `parameters`; emit: (LLVM builder, their values) -> the value of the result."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = emit(builder, arguments)
+        return context.get_dummy_value() if value is None else value
+
+    signature = result(*parameters)
+    count = len(parameters)
+    typings: dict[int, Callable[..., Any]] = {
+        0: lambda typing_context: (signature, generate),
+        1: lambda typing_context, a: (signature, generate),
+        2: lambda typing_context, a, b: (signature, generate),
+        3: lambda typing_context, a, b, c: (signature, generate),
+    }
+    return intrinsic(typings[count])
+
+
+def _zero(builder: Any, values: tuple[Any, ...]) -> Any:
+    return ir.Constant(_VECTOR, [0.0] * LANES)
+
+
+def _load(builder: Any, values: tuple[Any, ...]) -> Any:
+    return builder.load(builder.inttoptr(values[0], _VECTOR.as_pointer()), align=_FLOAT_ALIGNMENT)
+
+
+def _store(builder: Any, values: tuple[Any, ...]) -> None:
+    builder.store(values[1], builder.inttoptr(values[0], _VECTOR.as_pointer()), align=_FLOAT_ALIGNMENT)
+
+
+def _splat(builder: Any, values: tuple[Any, ...]) -> Any:
+    number = builder.load(builder.inttoptr(values[0], _FLOAT.as_pointer()), align=_FLOAT_ALIGNMENT)
+    return _fill(builder, (number,))
+
+
+def _fill(builder: Any, values: tuple[Any, ...]) -> Any:
+    single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), values[0], _INT32(0))
+    places = ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES)
+    return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), places)
+
+
+def _add(builder: Any, values: tuple[Any, ...]) -> Any:
+    return builder.fadd(*values)
+
+
+def _multiply(builder: Any, values: tuple[Any, ...]) -> Any:
+    return builder.fmul(*values)
+
+
+def _multiply_add(builder: Any, values: tuple[Any, ...]) -> Any:
+    kind = ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _VECTOR])
+    declared: Any = cgutils.get_or_insert_function
+    return builder.call(declared(builder.module, kind, "llvm.fmuladd.v8f32"), values)
+
+
+def _not_below_zero(builder: Any, values: tuple[Any, ...]) -> Any:
+    zero = ir.Constant(_VECTOR, [0.0] * LANES)
+    return builder.select(builder.fcmp_ordered("<", values[0], zero), zero, values[0])
+
+
+def _where_positive(builder: Any, values: tuple[Any, ...]) -> Any:
+    zero = ir.Constant(_VECTOR, [0.0] * LANES)
+    return builder.select(builder.fcmp_ordered("<=", values[0], zero), zero, values[1])
+
+
+zero8: Any = _intrinsic(float8, (), _zero)
+
+# The eight floats at an address; store8(address, vector) writes them.
+load8: Any = _intrinsic(float8, (types.uint64,), _load)
+store8: Any = _intrinsic(types.void, (types.uint64, float8), _store)
+
+# Eight times the float at an address; eight times a float.
+splat8: Any = _intrinsic(float8, (types.uint64,), _splat)
+fill8: Any = _intrinsic(float8, (types.float32,), _fill)
+
+# a + b and a * b: a sum of products of these is rounded twice.
+add8: Any = _intrinsic(float8, (float8, float8), _add)
+multiply8: Any = _intrinsic(float8, (float8, float8), _multiply)
+
+# a * b + c
+multiply_add8: Any = _intrinsic(float8, (float8, float8, float8), _multiply_add)
+
+# max(x, 0), and NaN stays NaN.
+not_below_zero8: Any = _intrinsic(float8, (float8,), _not_below_zero)
+
+# b where not a <= 0, else 0: so b too where a is NaN.
+where_positive8: Any = _intrinsic(float8, (float8, float8), _where_positive)
