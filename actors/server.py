@@ -85,7 +85,7 @@ class ServerActor:
             return write_rows(self._server.stores, self._job, folder=folder, server=self._index)
 
     def load(self, folder: Path) -> int:
-        self._server.forget_dense()
+        self._server.forget_towers()
         return read_rows(
             self._server.stores,
             self._job,

@@ -137,6 +137,7 @@ class TowerActor:
             windows=feed.windows(),
             clock=self._clock,
             crossed=feed.crossed,
+            traffic=state.client.traffic,
         )
         try:
             return self._train(state, self._stream(state, feed), leased)

@@ -114,6 +114,7 @@ class GeoCopies:
         self._step = 0
         self._since = 0
         self._told = PushSummary(rejected=0, examples=())
+        self._lost: tuple[str, ...] = ()
 
     def begin(self) -> None:
         if not self._opened:
@@ -155,12 +156,14 @@ class GeoCopies:
     def finish(self) -> PushSummary:
         """Send what has not been sent."""
         if self._since:
-            self._exchange()
+            self._lost = self._exchange()
         told, self._told = self._told, PushSummary(rejected=0, examples=())
         return told
 
-    def settle(self) -> None:
-        """Exchanges are waited for."""
+    def settle(self) -> tuple[str, ...]:
+        """Exchanges are waited for; what the last one, in `finish`, could not send."""
+        lost, self._lost = self._lost, ()
+        return lost
 
     def refresh(self) -> None:
         if self._opened:

@@ -102,12 +102,21 @@ class GeoTables:
     """The rule of `geo` on one server. stores: its rows, one a group."""
 
     def __init__(self, job: JobSpec, stores: Sequence[RowStore]) -> None:
-        towers = job.towers.count
-        self._copied = [CopiedRows(group, store, towers) for group, store in zip(job.groups, stores, strict=True)]
-        self._next = [0] * towers
+        self._job = job
+        self._stores = stores
+        self._copied: list[CopiedRows] = []
+        self.forget_copies()
+        self._next = [0] * job.towers.count
         self.steps_applied = 0
         self.rejected = 0
         self.staleness = StalenessCounts()
+
+    def forget_copies(self) -> None:
+        """No tower has a copy of any row, as at the start."""
+        towers = self._job.towers.count
+        self._copied = [
+            CopiedRows(group, store, towers) for group, store in zip(self._job.groups, self._stores, strict=True)
+        ]
 
     def note_pull(self, request: PullRequest) -> None:
         """A tower pulls rows it has no copies of yet."""

@@ -21,6 +21,7 @@ import torch
 from hetero.errors import ProtocolError
 from hetero.exchange.client import PushSummary
 from hetero.exchange.messages import Pending, RejectedGradient
+from hetero.exchange.traffic import Traffic
 from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.keys.windows import GroupMoves, StepRoute, TowerWindow
@@ -89,6 +90,7 @@ class LeasedRows:
     """A RowSource over windows. `windows` gives them in order, the last one without steps.
 
     crossed: told, at every boundary but the first, the share of the time since the one before that it took.
+    traffic: where the bytes swapped with other towers are counted.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class LeasedRows:
         windows: Iterator[TowerWindow],
         clock: SpanClock,
         crossed: Callable[[float], None] = lambda _: None,
+        traffic: Traffic | None = None,
     ) -> None:
+        self._traffic = traffic or Traffic()
         self._job = job
         self._client = client
         self._towers = group
@@ -195,6 +199,8 @@ class LeasedRows:
         return merged
 
     def _swap(self, rows: F32, send_counts: np.ndarray, receive_counts: np.ndarray) -> F32:
+        kept = int(send_counts[self._towers.rank]) * rows.shape[1] * rows.itemsize
+        self._traffic.swapped += rows.nbytes - kept
         with self._clock.span(Span.WAIT_TOWERS):
             received = self._towers.exchange(torch.from_numpy(rows), send_counts.tolist(), receive_counts.tolist())
         swapped: F32 = received.numpy()

@@ -120,9 +120,11 @@ class RowServer:
             raise ProtocolError(f"server: tower {request.tower} sent differences in mode {self._mode.value}")
         return self._pushes.exchange(request, dense=self._dense.exchange(np.array(request.dense)))
 
-    def forget_dense(self) -> None:
-        """Hold no dense parameters, as at the start: another model was loaded."""
+    def forget_towers(self) -> None:
+        """Hold no dense parameters and know of no copies, as at the start: another model was loaded."""
         self._dense.forget()
+        if isinstance(self._pushes, GeoTables):
+            self._pushes.forget_copies()
 
     def state(self) -> ServerState:
         """Rows per table, memory and counters."""

@@ -12,11 +12,13 @@ from hetero.records import F32, KeySet
 class Traffic:
     """pulled: rows fetched, with the keys that asked for them. pushed: gradients, differences or returned rows, with
     keys. dense_pulled, dense_pushed: dense parameters from servers, and their gradients or differences to them.
-    dense_summed: dense gradients this tower gave to the sum over towers.
+    swapped: rows and gradients sent to other towers of a window (`LeasedRows`). dense_summed: dense gradients this
+    tower gave to the sum over towers.
     """
 
     pulled: int = 0
     pushed: int = 0
+    swapped: int = 0
     dense_pulled: int = 0
     dense_pushed: int = 0
     dense_summed: int = 0

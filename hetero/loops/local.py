@@ -128,7 +128,7 @@ class LocalRun:
     def load(self, folder: Path) -> None:
         for index, server in enumerate(self._servers):
             read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
-            server.forget_dense()
+            server.forget_towers()
         read_dense(self._tower.module, folder=folder)
         self._tower.dense.reopen()
 

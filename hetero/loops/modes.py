@@ -45,7 +45,7 @@ def dense_side(
         return ReplicatedDense(updater, module, towers=group.size, traffic=client.traffic)
     dense = DenseClient(module, tower=tower, servers=servers, clock=clock, traffic=client.traffic)
     if job.mode is Mode.ASYNC:
-        return ServedDense(dense, ahead=ASYNC_PERMITS > 1)
+        return ServedDense(dense)
     own = DenseUpdater(module, job.tower, group=SoleTower(), clock=clock)
     return GeoCopies(job, client=client, dense=dense, updater=own)
 

@@ -105,7 +105,7 @@ class Tower:
     def finish(self, source: RowSource) -> None:
         """Wait until every update is with the servers."""
         self._note_rejected(source.finish())
-        self.dense.settle()
+        self._note_rejected_dense(self.dense.settle())
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
@@ -117,11 +117,14 @@ class Tower:
         now = time.time()
         self.log.losses.append(outcome.loss)
         self.log.rows += batch.rows
-        for name in outcome.rejected:
-            self.log.rejected_dense[name] = self.log.rejected_dense.get(name, 0) + 1
+        self._note_rejected_dense(outcome.rejected)
         self.log.first_step_t = self.log.first_step_t or now
         self.log.last_step_t = now
         self.log.step_ends_t.append(now)
+
+    def _note_rejected_dense(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.log.rejected_dense[name] = self.log.rejected_dense.get(name, 0) + 1
 
     def _check_finite(self, step: int) -> None:
         recent = self.log.losses[-_MAX_STEPS_NOT_FINITE:]

@@ -14,16 +14,18 @@ import torch
 
 from hetero.data.hashing import hash_strings
 from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.geo_copies import CopiedGroup
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.messages import DifferencesRequest, PullRequest, Purpose, PushRequest
 from hetero.exchange.server import RowServer
 from hetero.kernels.leased import merge_kernel
 from hetero.keys.assemble import BatchAssembler
+from hetero.keys.numbering import KeyNumbers
 from hetero.keys.routing import Router, initial_owners
 from hetero.keys.windows import WindowBuilder
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import SoleTower
-from hetero.records import Batch, BatchSpec, Format, Jagged, JobSpec, Mode, ParsedSplit, RoleSpec, SplitRef
+from hetero.records import Batch, BatchSpec, Format, Jagged, JobSpec, KeySet, Mode, ParsedSplit, RoleSpec, SplitRef
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import EmbeddingLayout, embed
 from hetero.towers.registry import BUILT_IN
@@ -41,7 +43,10 @@ def warm_kernels(job: JobSpec) -> float:
         halves = [assembler.batch(prepared, 0, 2), assembler.batch(prepared, 2, _ROWS)]
         for batch in (*halves, assembler.unite(halves)):
             _one_step(replace(job, towers=RoleSpec()), batch)
-            _leased_step(replace(job, towers=RoleSpec()), batch)
+            if job.mode is Mode.SYNC:
+                _leased_step(replace(job, towers=RoleSpec()), batch)
+    if job.mode is not Mode.SYNC:
+        _numbers_that_grow()
     return time.perf_counter() - started
 
 
@@ -85,9 +90,21 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
         server.exchange(
             DifferencesRequest(tower=0, sequence=0, step=0, keys=keys, differences=gradients, dense=nothing)
         )
+        for spec, unique, values, gradient in zip(job.groups, keys, pulled, gradients, strict=True):
+            copied = CopiedGroup(spec)
+            copied.add(copied.without_copy(unique), values)
+            copied.update(unique, gradient)
+            copied.weights(unique)
     else:
         server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
+    server.state()
     server.close()
+
+
+def _numbers_that_grow() -> None:
+    numbers = KeyNumbers()
+    for rows in (_ROWS, 1 << 12):
+        numbers.number(KeySet(np.zeros(rows, np.uint16), np.arange(rows, dtype=np.uint64)))
 
 
 def _leased_step(job: JobSpec, batch: Batch) -> None:
@@ -104,5 +121,4 @@ def _leased_step(job: JobSpec, batch: Batch) -> None:
     leased.finish()
     for rows in gradients:
         merge_kernel(np.arange(len(rows), dtype=np.int32), rows, np.zeros_like(rows))
-    server.state()
     server.close()

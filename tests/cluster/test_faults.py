@@ -17,7 +17,7 @@ from actors.supervisor import RayRun
 from hetero.errors import DataError, DeadlineError, PeerLostError, UserError
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunProgress
-from hetero.records import JobSpec, RoleSpec
+from hetero.records import JobSpec, Mode, RoleSpec
 from tests.support.jobs import data_spec, small_job, write_data
 
 LIMIT_S = 30.0
@@ -70,10 +70,12 @@ def test_a_killed_role_is_named(job: JobSpec, role: Role) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_tower_of_two_is_named(job: JobSpec) -> None:
-    two = replace(job, towers=RoleSpec(count=2))
-    error, seconds = run_into(two, name="killed-of-two", role=Role.TOWER, number=signal.SIGKILL)
-    assert "killed-of-two/tower/0 died" in str(error)
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
+def test_a_killed_tower_of_two_is_named(job: JobSpec, mode: Mode) -> None:
+    two = replace(job, towers=RoleSpec(count=2), mode=mode, window=job.window if mode is Mode.SYNC else 0)
+    name = f"killed-of-two-{mode.value}"
+    error, seconds = run_into(two, name=name, role=Role.TOWER, number=signal.SIGKILL)
+    assert f"{name}/tower/0 died" in str(error)
     assert seconds < LIMIT_S
 
 

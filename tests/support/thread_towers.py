@@ -159,7 +159,9 @@ def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -
             source, batches = pulled_source(job, client=client, dense=dense, batches=stream)
             return train(tower, batches, source, after_step=lambda _: None)
         windowed = InlineWindows(job, sequencer, readers, tower=rank)
-        leased = LeasedRows(job, client=client, group=group, windows=windowed.windows(), clock=clock)
+        leased = LeasedRows(
+            job, client=client, group=group, windows=windowed.windows(), clock=clock, traffic=client.traffic
+        )
         return train(tower, windowed, leased, after_step=lambda _: None)
 
     with ThreadPoolExecutor(job.towers.count) as pool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,7 +93,7 @@ def served(module: nn.Module, *, servers: int) -> tuple[ServedDense, Traffic]:
     job, traffic = dense_job(servers=servers), Traffic()
     handles = [LocalServer(RowServer(job)) for _ in range(servers)]
     client = DenseClient(module, tower=0, servers=handles, clock=SpanClock(), traffic=traffic)
-    return ServedDense(client, ahead=False), traffic
+    return ServedDense(client), traffic
 
 
 @pytest.mark.parametrize("servers", [1, 2, 5])
@@ -139,3 +142,26 @@ def _backward(module: nn.Module) -> torch.Tensor:
     loss: torch.Tensor = module(torch.ones(2, 3)).square().mean()
     loss.backward()  # type: ignore[no-untyped-call]
     return loss
+
+
+OPEN_IN = """
+import sys
+from dataclasses import replace
+import numpy as np
+from hetero.exchange.messages import DensePart
+from hetero.exchange.server import RowServer
+from hetero.records import Mode
+from tests.support.row_client import contract_job
+server = RowServer(replace(contract_job(servers=1), mode=Mode(sys.argv[1])))
+server.open_dense(DensePart(names=("w",), shapes=((1,),), values=np.zeros(1, np.float32)))
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("mode", "loads"), [(Mode.GEO, "False"), (Mode.ASYNC, "True")])
+def test_a_server_loads_torch_in_async_alone(mode: Mode, loads: str) -> None:
+    """Torch costs a server memory and time; in a process of its own, as this one has it."""
+    command = [sys.executable, "-c", OPEN_IN, mode.value]
+    root = Path(__file__).parents[3]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=100, check=True)
+    assert ended.stdout.strip() == loads

@@ -124,6 +124,32 @@ def test_a_passing_nan_is_rejected_counted_named_and_survived(tmp_path: Path, mo
         assert np.isfinite(values_of(tower.module)).all()
 
 
+class Exploding(nn.Module):
+    """Its bias is beyond float32 after the last step, though every gradient is finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+        self.calls = 0
+
+    def forward(self, dense: torch.Tensor, embeddings: dict[str, torch.Tensor]) -> torch.Tensor:
+        self.calls += 1
+        logits = embeddings["user"].sum(1) + 0.01 * torch.tanh(self.bias)
+        if self.calls == 21:
+            self.bias.data.fill_(float("inf"))
+        return logits
+
+
+@pytest.mark.parametrize("steps", [3, 1000])
+def test_a_parameter_beyond_float32_is_named_and_goes_back_to_what_the_server_holds(tmp_path: Path, steps: int) -> None:
+    job = replace(job_of(tmp_path, Mode.GEO), staleness=steps)
+    trained = train_towers(job, make=Exploding)
+    assert len(trained.logs[0].losses) == 21
+    assert trained.logs[0].rejected_dense == {"bias": 1}
+    trained.towers[0].dense.refresh()
+    assert np.isfinite(values_of(trained.towers[0].module)).all()
+
+
 @pytest.mark.parametrize("mode", OTHERS)
 def test_a_model_written_and_read_scores_alike(tmp_path: Path, mode: Mode) -> None:
     job = job_of(tmp_path, mode)
@@ -139,6 +165,20 @@ def test_a_model_written_and_read_scores_alike(tmp_path: Path, mode: Mode) -> No
         np.testing.assert_array_equal(again, scored)
         trained_on = run.train(data, watch=lambda _: None)
     assert trained_on.losses[0] < 0.99 * finish(job, in_process=True).outcome.losses[0]
+
+
+@pytest.mark.parametrize("mode", OTHERS)
+def test_training_goes_on_from_a_model_loaded_into_the_same_run(tmp_path: Path, mode: Mode) -> None:
+    job = job_of(tmp_path, mode)
+    data = DataPass.open(job.train, phase=Phase.TRAIN)
+    with alive(job, in_process=True) as run:
+        first = len(run.train(data, watch=lambda _: None).losses)
+        run.save(tmp_path / "model")
+        once = run.train(data, watch=lambda _: None).losses[first:]
+        run.load(tmp_path / "model")
+        again = run.train(data, watch=lambda _: None).losses[2 * first :]
+    np.testing.assert_allclose(again[0], once[0], rtol=1e-5)
+    np.testing.assert_allclose(again, once, rtol=0.1)  # what loading leaves behind is the dense optimizer's state
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, *OTHERS])
@@ -164,3 +204,12 @@ def test_bytes_of_pushed_rows_are_keys_and_gradients(tmp_path: Path) -> None:
     deep = sum(count for table, count in rows.items() if table.startswith("deep/"))
     assert run.report.traffic["pushed"] == wide * (10 + 4) + deep * (10 + 16)
     assert run.report.traffic["pulled"] == run.report.traffic["pushed"]
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+def test_towers_of_a_window_swap_rows_and_gradients(tmp_path: Path, towers: int) -> None:
+    """A row sent is 4 or 16 bytes, and its gradient comes back: together as many bytes again."""
+    trained = train_towers(replace(job_of(tmp_path, Mode.SYNC, towers=towers), window=4))
+    swapped = sum(traffic.swapped for traffic in trained.traffic)
+    assert swapped % 8 == 0
+    assert (swapped > 0) == (towers > 1)

@@ -12,6 +12,7 @@ import pytest
 
 import hetero.kernels
 from hetero.loops.warm import warm_kernels
+from hetero.records import Mode
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import finish
 
@@ -27,20 +28,28 @@ def signatures() -> dict[str, int]:
     return found
 
 
-def check(folder: Path, window: int) -> None:
-    job = small_job(data_spec(write_data(folder / "a.parquet", rows=300, seed=0)), window=window)
+def check(folder: Path, window: int, mode: str) -> None:
+    data = data_spec(write_data(folder / "a.parquet", rows=3000, seed=0))
+    job = small_job(data, window=window, mode=Mode(mode), staleness=2)
     warm_kernels(job)
     warmed = signatures()
     finish(job, in_process=True, score=True)
     assert signatures() == warmed
 
 
-@pytest.mark.parametrize("window", [0, 4])
-def test_nothing_is_compiled_after_warming(tmp_path: Path, window: int) -> None:
+@pytest.mark.parametrize(("mode", "window"), [("sync", 0), ("sync", 4), ("bounded", 0), ("async", 0), ("geo", 0)])
+def test_nothing_is_compiled_after_warming(tmp_path: Path, mode: str, window: int) -> None:
     """In a process of its own: here other tests may have compiled anything before."""
     here = "import sys; from pathlib import Path; from tests.unit.loops.test_warm import check"
     ended = subprocess.run(
-        [sys.executable, "-c", f"{here}; check(Path(sys.argv[1]), int(sys.argv[2]))", str(tmp_path), str(window)],
+        [
+            sys.executable,
+            "-c",
+            f"{here}; check(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])",
+            str(tmp_path),
+            str(window),
+            mode,
+        ],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
