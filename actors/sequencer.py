@@ -13,9 +13,9 @@ from typing import TypeVar
 from actors.clients import Peer, RemoteReader
 from actors.context import RunContext
 from hetero.errors import ProtocolError
+from hetero.exchange.window_size import WindowChoice, WindowSize
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Claim, InputQuality, Sequencer, Turn
-from hetero.keys.window_size import WindowChoice, WindowSize
 from hetero.keys.windows import TowerWindow
 from hetero.loops.protocols import Phase
 from hetero.loops.reader import make_sequencer

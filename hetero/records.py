@@ -26,7 +26,7 @@ F64 = npt.NDArray[np.float64]
 DEFAULT_BUCKETS = 4096
 DEFAULT_WINDOW_BYTES = 1 << 30
 AUTO_WINDOW = -1
-"""A window whose steps are found while training, see `hetero.keys.window_size`."""
+"""A window whose steps are found while training, see `hetero.exchange.window_size`."""
 
 
 # ---------------------------------------------------------------------------------------------- features

@@ -17,10 +17,10 @@ from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
 from hetero.exchange.sources import RowSource
+from hetero.exchange.window_size import WindowSize
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Sequencer
-from hetero.keys.window_size import WindowSize
 from hetero.loops.batches import InlineStream
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace

@@ -18,9 +18,9 @@ from hetero.exchange.messages import RejectedGradient
 from hetero.exchange.server import ServerState
 from hetero.exchange.staleness import StalenessCounts, merged
 from hetero.exchange.traffic import total_traffic
+from hetero.exchange.window_size import WindowChoice
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
-from hetero.keys.window_size import WindowChoice
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc

@@ -16,10 +16,10 @@ from typing import TypeVar
 import numpy as np
 
 from hetero.exchange.messages import Done, Pending
+from hetero.exchange.window_size import WindowSize
 from hetero.keys.assemble import BatchAssembler
 from hetero.keys.dedup import Deduplicator
 from hetero.keys.sequencer import Sequencer, Turn
-from hetero.keys.window_size import WindowSize
 from hetero.keys.windows import TowerWindow, WindowBuilder
 from hetero.loops.batches import joined
 from hetero.loops.protocols import KeyReader, WindowSequencer

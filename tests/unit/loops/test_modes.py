@@ -67,7 +67,7 @@ def test_geo_with_one_tower_is_sync_to_the_bit_until_it_exchanges(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", OTHERS)
-@pytest.mark.parametrize("towers", [2, 3])
+@pytest.mark.parametrize("towers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_towers_train_every_row_and_learn(tmp_path: Path, mode: Mode, towers: int) -> None:
     rows = 20 * 64 + 1  # the last batch holds one row: all towers but one have none
     job = job_of(tmp_path, mode, rows=rows, towers=towers, epochs=6)

@@ -50,6 +50,7 @@ def test_auto_without_fast_bf16_is_fp32_to_the_bit(job: JobSpec, monkeypatch: py
     assert CPU in auto.report.precision.why
 
 
+@pytest.mark.slow
 def test_bf16_learns_as_fp32_does(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_cpu_with(monkeypatch, "avx2", "avx512_bf16")
     plain, half = run(job, Precision.FP32), run(job, Precision.AUTO)

@@ -37,7 +37,14 @@ def check(folder: Path, window: int, mode: str) -> None:
     assert signatures() == warmed
 
 
-@pytest.mark.parametrize(("mode", "window"), [("sync", 0), ("sync", 4), ("bounded", 0), ("async", 0), ("geo", 0)])
+@pytest.mark.parametrize(
+    ("mode", "window"),
+    [
+        ("sync", 4),
+        ("geo", 0),
+        *(pytest.param(mode, 0, marks=pytest.mark.slow) for mode in ("sync", "bounded", "async")),
+    ],
+)
 def test_nothing_is_compiled_after_warming(tmp_path: Path, mode: str, window: int) -> None:
     """In a process of its own: here other tests may have compiled anything before."""
     here = "import sys; from pathlib import Path; from tests.unit.loops.test_warm import check"

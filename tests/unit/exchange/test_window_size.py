@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero.errors import CapacityError
-from hetero.keys.window_size import MOST_STEPS, WindowSize
+from hetero.exchange.window_size import MOST_STEPS, WindowSize
 from hetero.keys.windows import GroupMoves, TowerWindow
 from hetero.records import AUTO_WINDOW, BatchSpec, JobSpec, KeySet
 from tests.support.jobs import data_spec, small_job, write_data
