@@ -30,7 +30,11 @@ processes: install
 cluster: install
 	$(BIN)/python -m pytest tests/cluster tests/e2e -m "not slow and not gpu"
 
-test: check unit processes cluster
+# Checks and unit tests take one core each; what follows takes all there are.
+test: install
+	$(MAKE) -j2 --output-sync=target check unit
+	$(MAKE) processes
+	$(MAKE) cluster
 
 test-all: check
 	$(BIN)/python -m pytest tests -m "not gpu"

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
 from typing import Any, cast
 
+import ray
 from ray._private import internal_api, state
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreUse:
-    """used_bytes: held now, on all nodes. spilled_bytes: written to disk since the cluster started."""
-
-    used_bytes: int
-    spilled_bytes: int
+_LOG = logging.getLogger(__name__)
+_ANSWER_S = 10
 
 
-def store_use() -> StoreUse:
-    """Ask the cluster; some 20 ms. There is no public call for it."""
-    stats = cast(Any, internal_api).get_memory_info_reply(cast(Any, state).state).store_stats
-    return StoreUse(used_bytes=int(stats.object_store_bytes_used), spilled_bytes=int(stats.spilled_bytes_total))
+def store_used_bytes() -> int:
+    """Bytes that objects hold now, on all nodes, as the nodes last reported them. Never waits for an actor."""
+    resources = cast(Any, ray)
+    total = resources.cluster_resources().get("object_store_memory", 0.0)
+    return int(total - resources.available_resources().get("object_store_memory", 0.0))
+
+
+def store_spilled_bytes() -> int | None:
+    """Bytes written to disk since the cluster started; None, with a warning in the log, when nodes do not answer.
+
+    Every process of the cluster is asked, so this is for moments at which all of them live: one that is stopped holds
+    the answer up. There is no public call for it.
+    """
+    try:
+        reply = cast(Any, internal_api).get_memory_info_reply(cast(Any, state).state, timeout_seconds=_ANSWER_S)
+    except Exception as error:  # of gRPC, whose types Ray does not export
+        _LOG.warning("the object store's spilling is not known: %s", error)
+        return None
+    return int(reply.store_stats.spilled_bytes_total)

@@ -18,7 +18,7 @@ from actors.context import RunContext
 from actors.group import ActorGroup
 from actors.naming import Member, Role
 from actors.sequencer import SequencerNews
-from actors.store import store_use
+from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import write_manifest
 from hetero.errors import DeadlineError, PeerLostError
@@ -46,7 +46,8 @@ class RayRun:
 
     def __init__(self, context: RunContext) -> None:
         self.job: JobSpec = context.job
-        self._store_peak_bytes, self._spilled_bytes = 0, 0
+        self._store_peak_bytes = 0
+        self._spilled_bytes: int | None = 0
         self._group = ActorGroup(context)
         try:
             self.precision = self._choose_precision()
@@ -56,9 +57,9 @@ class RayRun:
             raise
 
     def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
-        before, store = self._cpu_s(), store_use()
+        before, spilled_before = self._cpu_s(), store_spilled_bytes()
         logs = self._run_phase(data, "train", watch)
-        self._spilled_bytes += store_use().spilled_bytes - store.spilled_bytes
+        self._note_spilled(spilled_before, store_spilled_bytes())
         cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
         return TrainOutcome.of(logs, cpu_s=cpu_s)
 
@@ -97,6 +98,10 @@ class RayRun:
     def _choose_precision(self) -> PrecisionChoice:
         """One for all towers, from what each of their machines has."""
         return choose_precision(self.job.precision, self._group.call_all(self._group.of(Role.TOWER), "fast_bf16"))
+
+    def _note_spilled(self, before: int | None, after: int | None) -> None:
+        known = self._spilled_bytes is not None and before is not None and after is not None
+        self._spilled_bytes = (self._spilled_bytes or 0) + (after or 0) - (before or 0) if known else None
 
     def _cpu_s(self) -> dict[str, float]:
         """CPU seconds of every actor so far, by role and index."""
@@ -138,7 +143,7 @@ class RayRun:
                 raise self._explain(failures)
             self._group.check_alive()
             if pace.due():
-                self._store_peak_bytes = max(self._store_peak_bytes, store_use().used_bytes)
+                self._store_peak_bytes = max(self._store_peak_bytes, store_used_bytes())
             if under_way:
                 watch(self._look(data.phase))
 

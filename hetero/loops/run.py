@@ -132,10 +132,11 @@ class RoleReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReport:
-    """Ray's object store while training. peak_bytes: the most seen in it, over all nodes. spilled_bytes: to disk."""
+    """Ray's object store while training. peak_bytes: the most seen in it, over all nodes. spilled_bytes: to disk,
+    None when the cluster did not say."""
 
     peak_bytes: int
-    spilled_bytes: int
+    spilled_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

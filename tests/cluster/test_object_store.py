@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.store import store_use
+from actors.store import store_used_bytes
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunProgress
 from hetero.records import RoleSpec
@@ -26,7 +26,7 @@ def test_use_is_flat_over_500_windows_and_nothing_spills(tmp_path: Path) -> None
     seen: list[tuple[int, int]] = []
 
     def look(progress: RunProgress) -> None:
-        seen.append((progress.step, store_use().used_bytes))
+        seen.append((progress.step, store_used_bytes()))
 
     with alive(job, in_process=False) as run:
         outcome = run.train(DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs, max_steps=STEPS), watch=look)
