@@ -34,7 +34,7 @@ def test_the_last_batch_does_not_divide(job: JobSpec, in_process: Finished) -> N
     assert len(in_process.outcome.losses) == 51
 
 
-@pytest.mark.parametrize(("servers", "readers"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize(("servers", "readers"), [pytest.param(1, 1, marks=pytest.mark.slow), (3, 2)])
 def test_any_layout_gives_the_bits_of_one_process(
     job: JobSpec, in_process: Finished, servers: int, readers: int
 ) -> None:

@@ -62,7 +62,10 @@ def run_into(job: JobSpec, *, name: str, role: Role, number: int) -> tuple[Excep
             os.kill(fault.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize(
+    "role",
+    [Role.SERVER, Role.TOWER, *(pytest.param(role, marks=pytest.mark.slow) for role in (Role.READER, Role.SEQUENCER))],
+)
 def test_a_killed_role_is_named(job: JobSpec, role: Role) -> None:
     error, seconds = run_into(job, name=f"killed-{role.value}", role=role, number=signal.SIGKILL)
     assert f"killed-{role.value}/{role.value}/0 died" in str(error)

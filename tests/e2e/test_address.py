@@ -21,6 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_two_raylets_by_address_give_the_bits_of_one_process(folder: Path) -> None:
     nodes = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args=nodes)
