@@ -46,7 +46,7 @@ def test_through_ray_and_in_one_process_give_the_same_run(folder: Path) -> None:
     assert {"data.batch", "keys.window", "rows.pull", "tower.step"} <= {
         event.name for event in read_events(folder / "runs/ray/events.jsonl") if event.kind is EventKind.SPAN
     }
-    scored = hetero("evaluate", "runs/ray", "--in-process", "--json", cwd=folder)
+    scored = hetero("evaluate", "runs/ray", "--json", cwd=folder)
     assert scored.code == 0, scored.err
     assert scored.json["auc"] == pytest.approx(on_ray.json["auc"], abs=1e-7)
     assert scored.json["logloss"] == pytest.approx(on_ray.json["logloss"], abs=1e-6)
