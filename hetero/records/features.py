@@ -1,0 +1,97 @@
+"""What to read, and which columns mean what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Format(Enum):
+    """How files are laid out. AUTO decides by the file's ending; CRITEO is its raw tab-separated log."""
+
+    AUTO = "auto"
+    PARQUET = "parquet"
+    CSV = "csv"
+    TSV = "tsv"
+    LIBSVM = "libsvm"
+    CRITEO = "criteo"
+
+
+class IdKind(Enum):
+    """How values become 64-bit keys.
+
+    AUTO: integers are keys as they are, everything else is hashed as its UTF-8 text (text files: always hashed).
+    INTEGER: parsed and taken as they are, all of int64 and uint64. STRING: xxHash64 (seed 0) of the UTF-8 text.
+    """
+
+    AUTO = "auto"
+    INTEGER = "integer"
+    STRING = "string"
+
+
+class Missing(Enum):
+    """What a missing value of a scalar sparse column is: a key of its own, or no key (an all-zero embedding)."""
+
+    KEY = "key"
+    SKIP = "skip"
+
+
+class DenseTransform(Enum):
+    """NONE: x. LOG: sign(x) * log1p(|x|). STANDARD: (x - mean) / std."""
+
+    NONE = "none"
+    LOG = "log"
+    STANDARD = "standard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseFeature:
+    """One float column. `fill` replaces missing values before the transform; NaN in the file counts as malformed."""
+
+    name: str
+    column: str
+    transform: DenseTransform = DenseTransform.NONE
+    fill: float = 0.0
+    mean: float = 0.0
+    std: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseFeature:
+    """One column of ids: scalar, multi-valued or a sequence (lists; in text files split at `separator`).
+
+    max_length: lists longer than this keep their *last* values (the newest of a history); None keeps all.
+    boundaries: the column is numeric and its key is the number of boundaries <= value (bucket transform).
+    """
+
+    name: str
+    column: str
+    ids: IdKind = IdKind.AUTO
+    missing: Missing = Missing.KEY
+    is_list: bool = False
+    max_length: int | None = None
+    separator: str = "|"
+    boundaries: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """What to read and which columns mean what. Paths: local, globs, folders, or any pyarrow filesystem URI.
+
+    gauc_column: the ids that group rows for GAUC (hashed like AUTO ids). columns: names for text files without a
+    header. max_malformed_fraction: above it the job fails; malformed rows are always counted and written aside.
+    text_block_bytes: size of a split of an uncompressed text file.
+    """
+
+    paths: tuple[str, ...]
+    dense: tuple[DenseFeature, ...]
+    sparse: tuple[SparseFeature, ...]
+    label: str
+    format: Format = Format.AUTO
+    weight: str | None = None
+    gauc_column: str | None = None
+    columns: tuple[str, ...] | None = None
+    max_malformed_fraction: float = 0.0
+    text_block_bytes: int = 16 << 20
+    shuffle: bool = False
+    seed: int = 0

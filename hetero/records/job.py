@@ -1,0 +1,182 @@
+"""The job as resolved: tables, lookups, tower, roles, and how towers keep in step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hetero.records.features import DataSpec
+
+DEFAULT_BUCKETS = 4096
+DEFAULT_WINDOW_BYTES = 1 << 30
+AUTO_WINDOW = -1
+"""A window whose steps are found while training, see `hetero.exchange.window_size`."""
+
+
+class Pooling(Enum):
+    """How the rows of one multi-valued lookup become the tower's input. NONE hands over the whole sequence."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    NONE = "none"
+
+
+class Initializer(Enum):
+    """First values of a row, a function of (table seed, key) alone. NORMAL has standard deviation `scale`,
+    UNIFORM lies in [-scale, scale)."""
+
+    ZEROS = "zeros"
+    UNIFORM = "uniform"
+    NORMAL = "normal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitSpec:
+    """How the `dim` weights of a new row begin; optimizer state begins as its optimizer says."""
+
+    kind: Initializer = Initializer.UNIFORM
+    scale: float = 0.01
+
+
+class RowOptimizer(Enum):
+    """Row optimizers. State floats per row: SGD 0, ADAGRAD dim, ROWWISE_ADAGRAD 1, ADAM 2 * dim + 2, FTRL 2 * dim."""
+
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+    ROWWISE_ADAGRAD = "rowwise_adagrad"
+    ADAM = "adam"
+    FTRL = "ftrl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptimizerSpec:
+    """Hyper-parameters; those another optimizer uses are ignored.
+
+    initial_accumulator: Adagrad, row-wise Adagrad, FTRL. beta1, beta2: Adam. l1, l2, lr_power=-0.5 fixed, beta: FTRL
+    (McMahan et al. 2013, "Ad click prediction: a view from the trenches"). l2 (other optimizers): L2 penalty on the
+    rows a step touches, added to the gradient as l2 * w before the update.
+    """
+
+    kind: RowOptimizer = RowOptimizer.ROWWISE_ADAGRAD
+    lr: float = 0.05
+    eps: float = 1e-8
+    initial_accumulator: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    l1: float = 0.0
+    l2: float = 0.0
+    beta: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """One logical table. `index` is its number in the job (stored beside the key of every row); `seed` is a hash of
+    its name and the job's seed: routing and first values use it, so they do not depend on the order of tables."""
+
+    index: int
+    name: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """Tables fused physically: equal dim, optimizer and first values. A row's identity is (table index, key)."""
+
+    dim: int
+    optimizer: RowOptimizerSpec
+    init: InitSpec
+    tables: tuple[TableSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupSpec:
+    """One use of a feature: the rows of `table` at the keys of sparse feature number `feature`, pooled for the tower.
+
+    group, table: indices into JobSpec.groups and of TableSpec.index.
+    """
+
+    name: str
+    feature: int
+    group: int
+    table: int
+    dim: int
+    pooling: Pooling = Pooling.SUM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerSpec:
+    """A built-in tower's name or an import path `package.module:Class`, its arguments and its dense optimizer."""
+
+    name: str
+    args: dict[str, object] = field(default_factory=dict)
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    loss: str = "bce"
+
+
+class Precision(Enum):
+    """Of towers' matrix products; all else is float32. AUTO: BF16 where every tower has it in hardware, else FP32."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """How many actors of a role and how many threads each of them computes with."""
+
+    count: int = 1
+    threads: int = 1
+
+
+class Mode(Enum):
+    """How towers keep in step: the trade between waiting for each other and reading what others have changed since.
+
+    SYNC: gradients of all towers are merged and applied once a step. BOUNDED: rows take gradients as they arrive, a
+    pull lags by at most k pushes. ASYNC: nobody waits for anybody, dense parameters are on the servers. GEO: towers
+    train copies of their own and exchange differences every k steps.
+    """
+
+    SYNC = "sync"
+    BOUNDED = "bounded"
+    ASYNC = "async"
+    GEO = "geo"
+
+    @property
+    def joint(self) -> bool:
+        """Whether towers sum losses and dense gradients every step, and so wait for each other."""
+        return self in (Mode.SYNC, Mode.BOUNDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
+
+    window: steps for which towers lease rows (`sync` only), or AUTO_WINDOW; 0 pulls and pushes every step.
+    window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
+    and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO.
+    """
+
+    name: str
+    seed: int
+    train: DataSpec
+    test: DataSpec | None
+    groups: tuple[GroupSpec, ...]
+    lookups: tuple[LookupSpec, ...]
+    tower: TowerSpec
+    batch_size: int
+    epochs: int
+    max_steps: int | None
+    readers: RoleSpec
+    servers: RoleSpec
+    towers: RoleSpec
+    window: int = 0
+    window_bytes: int = DEFAULT_WINDOW_BYTES
+    precision: Precision = Precision.AUTO
+    mode: Mode = Mode.SYNC
+    staleness: int = 0
+    geo_scale: float = 1.0
+    buckets: int = DEFAULT_BUCKETS
+    deadline_s: float = 20.0
