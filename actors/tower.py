@@ -134,9 +134,8 @@ class TowerActor:
             self._job,
             client=state.client,
             group=state.group,
-            windows=feed.windows(),
+            windows=feed,
             clock=self._clock,
-            crossed=feed.crossed,
             traffic=state.client.traffic,
         )
         try:

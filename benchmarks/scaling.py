@@ -102,7 +102,7 @@ class FilledTrainer:
         readers = [Reader(job, index=0, data=data.data, splits=data.splits)]
         sequencer = make_sequencer(job, data=data.data, splits=len(data.splits), epochs=1, max_steps=None, towers=1)
         batches = InlineWindows(job, sequencer, readers)
-        self._source = LeasedRows(job, client=client, group=SoleTower(), windows=batches.windows(), clock=clock)
+        self._source = LeasedRows(job, client=client, group=SoleTower(), windows=batches, clock=clock)
         self._batches: Iterator[tuple[object, object]] = iter(batches)
 
     def train(self, steps: int) -> float:

@@ -5,14 +5,15 @@ Produces   rows of every step; rows given back to the servers as they leave
 Waits for  servers (rows that enter, normally there long before); towers (rows and gradients of each other's share)
 
 Between windows w and w + 1, in this order: rows that leave are read out and sent back; rows that enter, which were
-asked for before w began, take their slots; rows that enter w + 2 are asked for. So the fetch for w + 2 follows the
-return of w in each server's lane, and nothing stale is read.
+asked for while w trained, take their slots. From then on rows that enter w + 2 are asked for, as soon as that window is
+known. So the fetch for w + 2 follows the return of w in each server's lane, and nothing stale is read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +42,36 @@ class LeaseClient(Protocol):
     def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None: ...
 
     def settle(self) -> PushSummary: ...
+
+
+class Windows(Protocol):
+    """A tower's windows in order, the last one without steps."""
+
+    def next_window(self) -> TowerWindow | None:
+        """Wait for the next one; None after the last."""
+
+    def window_here(self) -> TowerWindow | None:
+        """The next one if it is here already."""
+
+    def crossed(self, share: float) -> None:
+        """Hear, at every boundary but the first, what share of the time since the one before it took, waiting for
+        windows left out: longer ones would not come sooner."""
+
+
+class GivenWindows:
+    """Windows that are all there."""
+
+    def __init__(self, windows: Iterable[TowerWindow]) -> None:
+        self._windows = deque(windows)
+
+    def next_window(self) -> TowerWindow | None:
+        return self._windows.popleft() if self._windows else None
+
+    def window_here(self) -> TowerWindow | None:
+        return self.next_window()
+
+    def crossed(self, share: float) -> None:
+        """Their lengths are what they are."""
 
 
 class LeasedGroup:
@@ -87,9 +118,8 @@ class LeasedGroup:
 
 
 class LeasedRows:
-    """A RowSource over windows. `windows` gives them in order, the last one without steps.
+    """A RowSource over windows.
 
-    crossed: told, at every boundary but the first, the share of the time since the one before that it took.
     traffic: where the bytes swapped with other towers are counted.
     """
 
@@ -99,9 +129,8 @@ class LeasedRows:
         *,
         client: LeaseClient,
         group: TowerGroup,
-        windows: Iterator[TowerWindow],
+        windows: Windows,
         clock: SpanClock,
-        crossed: Callable[[float], None] = lambda _: None,
         traffic: Traffic | None = None,
     ) -> None:
         self._traffic = traffic or Traffic()
@@ -114,12 +143,12 @@ class LeasedRows:
         self._routes: dict[int, tuple[StepRoute, ...]] = {}
         self._entering: tuple[TowerWindow, Pending[tuple[F32, ...]]] | None = None
         self._ended = False
-        self._tell_crossed = crossed
         self._crossed_t: float | None = None
 
     def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
         if spec.step not in self._routes:
             self._advance()
+        self._ask_ahead()
         routes = self._routes.get(spec.step)
         if routes is None:
             raise ProtocolError(f"step {spec.step} is not in the window that was to hold it")
@@ -144,18 +173,19 @@ class LeasedRows:
 
     def _advance(self) -> None:
         """Cross the boundary to the next window, and tell what it cost."""
+        if self._entering is None:
+            self._ask(self._next_window())
         started_t, before_t = time.perf_counter(), self._crossed_t
         self._cross()
         self._crossed_t = time.perf_counter()
         if before_t is not None:
-            self._tell_crossed((self._crossed_t - started_t) / (self._crossed_t - before_t))
+            self._windows.crossed((self._crossed_t - started_t) / (self._crossed_t - before_t))
 
     def _cross(self) -> None:
         """See the module's docstring."""
-        if self._entering is None:
-            first = self._next_window()
-            self._entering = (first, self._ask(first))
+        assert self._entering is not None
         window, entering = self._entering
+        self._entering = None
         if any(len(moves.leave) for moves in window.moves):
             leaving = [leased.take_out(moves) for leased, moves in zip(self._groups, window.moves, strict=True)]
             self._client.give_back([moves.leave for moves in window.moves], leaving, window=window.index)
@@ -165,19 +195,24 @@ class LeasedRows:
             leased.put_in(moves, fresh)
         self._routes = {spec.step: route for spec, route in zip(window.specs, window.routes, strict=True)}
         self._ended = not window.specs
-        if not self._ended:
-            following = self._next_window()
-            self._entering = (following, self._ask(following))
+
+    def _ask_ahead(self) -> None:
+        """Ask for the rows of the next window as soon as it is known, without waiting for it."""
+        if self._entering is None and not self._ended:
+            window = self._windows.window_here()
+            if window is not None:
+                self._ask(window)
 
     def _next_window(self) -> TowerWindow:
         with self._clock.span(Span.WAIT_SEQUENCER):
-            window = next(self._windows, None)
+            window = self._windows.next_window()
         if window is None:
             raise ProtocolError("the windows ended without one that gives every row back")
         return window
 
-    def _ask(self, window: TowerWindow) -> Pending[tuple[F32, ...]]:
-        return self._client.lease([moves.enter for moves in window.moves], window=window.index)
+    def _ask(self, window: TowerWindow) -> None:
+        rows = self._client.lease([moves.enter for moves in window.moves], window=window.index)
+        self._entering = (window, rows)
 
     def _collect(self, leased: LeasedGroup, route: StepRoute) -> F32:
         """The weights of a batch's unique rows, from all owners."""

@@ -93,9 +93,8 @@ class LocalRun:
                 self.job,
                 client=self._client,
                 group=SoleTower(),
-                windows=windowed.windows(),
+                windows=windowed,
                 clock=self._clock,
-                crossed=windowed.size.crossed,
             )
             self._window_size = windowed.size
             batches = windowed

@@ -15,7 +15,7 @@ import torch
 from hetero.data.hashing import hash_strings
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.geo_copies import CopiedGroup
-from hetero.exchange.leases import LeasedRows
+from hetero.exchange.leases import GivenWindows, LeasedRows
 from hetero.exchange.messages import DifferencesRequest, PullRequest, Purpose, PushRequest
 from hetero.exchange.server import RowServer
 from hetero.kernels.leased import merge_kernel
@@ -115,7 +115,7 @@ def _leased_step(job: JobSpec, batch: Batch) -> None:
     server = RowServer(job)
     clock = SpanClock()
     client = ShardedRowClient(job, tower=0, servers=[LocalServer(server)], clock=clock)
-    leased = LeasedRows(job, client=client, group=SoleTower(), windows=iter(windows), clock=clock)
+    leased = LeasedRows(job, client=client, group=SoleTower(), windows=GivenWindows(windows), clock=clock)
     gradients = tuple(np.zeros(values.shape, np.float32) for values in leased.rows(spec, batch))
     leased.apply(spec, batch, gradients)
     leased.finish()

@@ -124,18 +124,17 @@ class WindowFeed:
             return Turn.END
         return spec
 
-    def windows(self) -> Iterator[TowerWindow]:
-        """The windows in order, the last one without steps."""
-        while True:
-            window = self._windows.get()
-            if isinstance(window, BaseException):
-                raise window
-            yield window
-            if not window.specs:
-                return
+    def next_window(self) -> TowerWindow | None:
+        return _window(self._windows.get())
+
+    def window_here(self) -> TowerWindow | None:
+        try:
+            return _window(self._windows.get_nowait())
+        except queue.Empty:
+            return None
 
     def crossed(self, share: float) -> None:
-        """Tell the sequencer what share of this tower's time a boundary took."""
+        """Tell the sequencer, with the next window that is taken."""
         self._crossed.put(share)
 
     def close(self) -> None:
@@ -168,6 +167,12 @@ class WindowFeed:
                 return
             except queue.Full:
                 continue
+
+
+def _window(taken: TowerWindow | BaseException) -> TowerWindow:
+    if isinstance(taken, BaseException):
+        raise taken
+    return taken
 
 
 def _drained(queued: queue.Queue[Item]) -> tuple[Item, ...]:
@@ -207,9 +212,14 @@ class InlineWindows:
         self._batches: deque[tuple[BatchSpec, Batch]] = deque()
         self._ended = False
 
-    def windows(self) -> Iterator[TowerWindow]:
-        while self._windows or self._build():
-            yield self._windows.popleft()
+    def next_window(self) -> TowerWindow | None:
+        return self._windows.popleft() if self._windows or self._build() else None
+
+    def window_here(self) -> TowerWindow | None:
+        return self.next_window()
+
+    def crossed(self, share: float) -> None:
+        self.size.crossed(share)
 
     def __iter__(self) -> Iterator[tuple[BatchSpec, Batch]]:
         while self._batches or self._build():

@@ -6,24 +6,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
-from hetero.exchange.messages import (
-    DensePart,
-    DensePullReply,
-    DensePushRequest,
-    DifferencesReply,
-    DifferencesRequest,
-    Pending,
-    PullReply,
-    PullRequest,
-    PushReply,
-    PushRequest,
-)
 from hetero.exchange.server import RowServer
 from hetero.exchange.traffic import Traffic
 from hetero.keys.sequencer import Sequencer
@@ -82,36 +71,21 @@ class ThreadGroup:
         """Nothing to release."""
 
 
-class SharedServer(LocalServer):
-    """A server that takes one call at a time, as an actor does."""
+class OneCallAtATime:
+    """A server that takes one call at a time whatever it is, as an actor does."""
 
     def __init__(self, server: RowServer) -> None:
-        super().__init__(server)
+        self._server = server
         self._lock = threading.Lock()
 
-    def pull(self, request: PullRequest) -> Pending[PullReply]:
-        with self._lock:
-            return super().pull(request)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._server, name)
 
-    def push(self, request: PushRequest) -> Pending[PushReply]:
-        with self._lock:
-            return super().push(request)
+        def called(*arguments: object) -> object:
+            with self._lock:
+                return method(*arguments)
 
-    def open_dense(self, part: DensePart) -> Pending[None]:
-        with self._lock:
-            return super().open_dense(part)
-
-    def pull_dense(self) -> Pending[DensePullReply]:
-        with self._lock:
-            return super().pull_dense()
-
-    def push_dense(self, request: DensePushRequest) -> Pending[None]:
-        with self._lock:
-            return super().push_dense(request)
-
-    def exchange(self, request: DifferencesRequest) -> Pending[DifferencesReply]:
-        with self._lock:
-            return super().exchange(request)
+        return called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +110,7 @@ def own_reading(job: JobSpec) -> tuple[Sequencer, list[Reader]]:
 def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -> TrainedTowers:
     """Train all towers of a job over shared servers, each in a thread of its own. make: a tower's module."""
     row_servers = [RowServer(job) for _ in range(job.servers.count)]
-    servers = [SharedServer(server) for server in row_servers]
+    servers = [LocalServer(cast(RowServer, OneCallAtATime(server))) for server in row_servers]
     meeting = Meeting(job.towers.count)
     modules = [make_tower(job) if make is None else make() for _ in range(job.towers.count)]  # seeds torch: one thread
 
@@ -159,9 +133,7 @@ def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -
             source, batches = pulled_source(job, client=client, dense=dense, batches=stream)
             return train(tower, batches, source, after_step=lambda _: None)
         windowed = InlineWindows(job, sequencer, readers, tower=rank)
-        leased = LeasedRows(
-            job, client=client, group=group, windows=windowed.windows(), clock=clock, traffic=client.traffic
-        )
+        leased = LeasedRows(job, client=client, group=group, windows=windowed, clock=clock, traffic=client.traffic)
         return train(tower, windowed, leased, after_step=lambda _: None)
 
     with ThreadPoolExecutor(job.towers.count) as pool:
