@@ -13,9 +13,11 @@ from __future__ import annotations
 from hetero.records.arrays import F32, F64, I32, I64, U16, U64
 from hetero.records.features import DataSpec, DenseFeature, DenseTransform, Format, IdKind, Missing, SparseFeature
 from hetero.records.flow import (
+    START,
     Bags,
     Batch,
     BatchSpec,
+    Cursor,
     GroupBatch,
     Jagged,
     KeySet,
@@ -52,11 +54,13 @@ __all__ = [
     "F64",
     "I32",
     "I64",
+    "START",
     "U16",
     "U64",
     "Bags",
     "Batch",
     "BatchSpec",
+    "Cursor",
     "DataSpec",
     "DenseFeature",
     "DenseTransform",
