@@ -6,7 +6,7 @@ Any Parquet tool opens the files. Any number of servers loads them, each reading
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Sink, Storage, reading
-from hetero.embedding.cut import RowChunk
+from hetero.embedding.cut import RowChunk, StoreCut
 from hetero.embedding.store import RowStore
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
@@ -44,36 +44,24 @@ def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: str, server:
 
     Raises SnapshotError naming the file when the disk refuses.
     """
-    files: list[FileEntry] = []
-    for index, store in enumerate(stores):
-        chunks = (RowChunk(keys, rows) for keys, rows in store.scan())
-        files += write_group(
-            chunks,
-            job,
-            group=index,
-            width=store.width,
-            count=store.count(),
-            folder=folder,
-            server=server,
-            owners=owners,
-        )
-    return RowsWritten(files=tuple(files), held=tuple(store.count() for store in stores))
+    cuts = [store.begin_snapshot() for store in stores]
+    files = [
+        entry
+        for group, cut in enumerate(cuts)
+        for entry in write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
+    ]
+    for cut in cuts:
+        cut.close()
+    return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
 def write_group(
-    chunks: Iterable[RowChunk],
-    job: JobSpec,
-    *,
-    group: int,
-    width: int,
-    count: int,
-    folder: str,
-    server: int,
-    owners: I32,
+    cut: StoreCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
-    """Write a group's rows of one server, as many files as make about 64 MiB each. count: about how many rows come."""
+    """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
+    width = cut.width
     mine = np.flatnonzero(owners == server)
-    parts = int(np.clip(-(-count * (4 * width + 10) // PART_BYTES), 1, min(MOST_PARTS, max(1, len(mine)))))
+    parts = int(np.clip(-(-cut.held * (4 * width + 10) // PART_BYTES), 1, min(MOST_PARTS, max(1, len(mine)))))
     part_of = np.full(len(owners), -1, np.int32)
     part_of[mine] = np.arange(len(mine)) * parts // max(1, len(mine))
     storage = Storage(folder)
@@ -82,7 +70,7 @@ def write_group(
     with ExitStack() as files:
         sinks = [files.enter_context(storage.writing(name)) for name in names]
         with _Spread(sinks, job.groups[group], width=width, part_of=part_of) as spread:
-            for chunk in chunks:
+            for chunk in cut.chunks():
                 spread.add(chunk)
         rows = spread.rows
     return tuple(
