@@ -116,20 +116,33 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRef:
+    """A snapshot beside this one that is to be loaded before it. digest: `Manifest.digest` of that very one."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A snapshot's contents.
 
-    bases: names of the snapshots beside it to be loaded before, oldest first; none for BASE. held: rows of each group
-    once all are loaded. written_t: unix seconds.
+    bases: what is to be loaded before, oldest first; none for BASE. held: rows of each group once all are loaded.
+    written_t: unix seconds.
     """
 
     step: int
     kind: SnapshotKind
-    bases: tuple[str, ...]
+    bases: tuple[BaseRef, ...]
     job: JobRecord
     held: tuple[int, ...]
     files: tuple[FileEntry, ...]
     written_t: float
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the manifest's text, and so of all the snapshot holds."""
+        return hashlib.sha256(encode(self)).hexdigest()
 
     def of_kind(self, kind: FileKind) -> tuple[FileEntry, ...]:
         """The files of one kind, in the manifest's order."""
@@ -180,7 +193,7 @@ def _manifest(record: dict[str, Any]) -> Manifest:
     return Manifest(
         step=record["step"],
         kind=SnapshotKind(record["kind"]),
-        bases=tuple(record["bases"]),
+        bases=tuple(BaseRef(**base) for base in record["bases"]),
         job=JobRecord(**{**job, "groups": groups}),
         held=tuple(record["held"]),
         files=tuple(_entry(entry) for entry in record["files"]),

@@ -62,20 +62,28 @@ def latest_good(folder: str | Path, *, job: JobSpec | None = None) -> Found:
 
 
 def verify(path: str | Path, *, job: JobSpec | None = None) -> tuple[Finding, ...]:
-    """Read all of a snapshot and its bases; everything wrong with it, nothing when it is whole. Never raises for
-    damage."""
+    """Read all of a snapshot and its bases; everything wrong with it, nothing when it is whole.
+
+    Raises for no damage.
+    """
     storage = Storage(path)
+    manifest = _manifest(storage)
+    if isinstance(manifest, Finding):
+        return (manifest,)
+    return (*_about_job(storage, manifest, job), *_about_files(storage, manifest), *_about_bases(storage, manifest))
+
+
+def _manifest(storage: Storage) -> Manifest | Finding:
     try:
         if not storage.has_file(MANIFEST):
-            return (_finding(storage, Damage.NO_MANIFEST, f"{storage.file(MANIFEST)}: is missing"),)
+            return _finding(storage, Damage.NO_MANIFEST, f"{storage.file(MANIFEST)}: is missing")
         data = storage.read(MANIFEST).to_pybytes()
     except DataError as error:
-        return (_finding(storage, Damage.UNREADABLE, str(error)),)
+        return _finding(storage, Damage.UNREADABLE, str(error))
     try:
-        manifest = decode(data, path=storage.file(MANIFEST))
+        return decode(data, path=storage.file(MANIFEST))
     except DataError as error:
-        return (_finding(storage, Damage.MANIFEST, str(error)),)
-    return (*_about_job(storage, manifest, job), *_about_files(storage, manifest), *_about_bases(storage, manifest))
+        return _finding(storage, Damage.MANIFEST, str(error))
 
 
 def _about_job(storage: Storage, manifest: Manifest, job: JobSpec | None) -> Iterator[Finding]:
@@ -115,9 +123,16 @@ def _about_file(storage: Storage, entry: FileEntry) -> Iterator[Finding]:
 
 
 def _about_bases(storage: Storage, manifest: Manifest) -> Iterable[Finding]:
-    for base in manifest.bases:
-        for finding in verify(storage.parent.child(base).path):
-            yield _finding(storage, Damage.BASE, f"its base: {finding.message}")
+    for ref in manifest.bases:
+        base = storage.parent.child(ref.name)
+        found = _manifest(base)
+        if isinstance(found, Finding):
+            yield _finding(storage, Damage.BASE, f"its base: {found.message}")
+        elif found.digest != ref.digest:
+            yield _finding(storage, Damage.BASE, f"its base: {base.path}: was written anew since")
+        else:
+            for finding in _about_files(base, found):
+                yield _finding(storage, Damage.BASE, f"its base: {finding.message}")
 
 
 def _finding(storage: Storage, damage: Damage, message: str) -> Finding:

@@ -22,6 +22,7 @@ from typing import Any
 
 from hetero.checkpoint.manifest import (
     MANIFEST,
+    BaseRef,
     FileEntry,
     JobRecord,
     Manifest,
@@ -92,9 +93,16 @@ class Snapshot:
         return data
 
     def chain(self) -> tuple[Snapshot, ...]:
-        """The snapshots to load one after the other, this one last. Raises DataError when a base is not there."""
+        """The snapshots to load one after the other, this one last. Raises DataError when a base is not there, or is
+        not the one this snapshot tells the changes from."""
         parent = Storage(self.path).parent
-        return (*(Snapshot.open(parent.child(base).path) for base in self.manifest.bases), self)
+        bases = []
+        for ref in self.manifest.bases:
+            base = Snapshot.open(parent.child(ref.name).path)
+            if base.manifest.digest != ref.digest:
+                raise DataError(f"{base.path}: is not the snapshot that {self.name} is based on, it was written anew")
+            bases.append(base)
+        return (*bases, self)
 
 
 def list_snapshots(folder: str | Path) -> tuple[str, ...]:
@@ -132,17 +140,18 @@ class SnapshotDraft:
         *,
         files: Sequence[FileEntry],
         held: Sequence[int],
-        kind: SnapshotKind = SnapshotKind.BASE,
-        bases: Sequence[str] = (),
+        base: Snapshot | None = None,
     ) -> Snapshot:
         """Make it a snapshot: all of it, or nothing. files: every file written. held: rows of each group at the cut.
 
-        A snapshot of the same name is replaced. Raises SnapshotError, also when a file is not there as it was written.
+        base: the snapshot beside it that the files tell the changes from; None when they hold everything. A snapshot of
+        the same name is replaced. Raises SnapshotError, also when a file is not there as it was written.
         """
+        bases = () if base is None else (*base.manifest.bases, BaseRef(name=base.name, digest=base.manifest.digest))
         manifest = Manifest(
             step=self._step,
-            kind=kind,
-            bases=tuple(bases),
+            kind=SnapshotKind.DELTA if bases else SnapshotKind.BASE,
+            bases=bases,
             job=JobRecord.of(job),
             held=tuple(held),
             files=tuple(sorted(files, key=lambda entry: entry.file)),
