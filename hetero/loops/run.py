@@ -192,7 +192,7 @@ class TrainingRun(Protocol):
         """Predict every row; rows in the order of towers, then steps."""
 
     def save(self, folder: Path) -> None:
-        """Write the model (`hetero.checkpoint.model`)."""
+        """Write the model (`hetero.checkpoint`): a snapshot without cursors."""
 
     def load(self, folder: Path) -> None:
         """Take rows and dense parameters from a model written by `save`."""
