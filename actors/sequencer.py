@@ -69,6 +69,7 @@ class SequencerActor:
                 epochs=data.epochs,
                 max_steps=data.max_steps,
                 towers=self._job.towers.count,
+                start=data.start,
             )
             self._windows = [deque() for _ in range(self._job.towers.count)]
             self._given_back = set()
@@ -118,6 +119,15 @@ class SequencerActor:
                 self._given_back.add(tower)
             self._news.notify_all()
             return window
+
+    def stop(self) -> None:
+        """End the phase: the towers were cut and train no further."""
+        with self._news:
+            self._opened().stop()
+            self._given_back = set(range(self._job.towers.count))
+            self._windows = [deque() for _ in self._windows]
+            self._phase += 1
+            self._news.notify_all()
 
     def news(self) -> SequencerNews:
         with self._news:

@@ -18,16 +18,19 @@ from actors.context import RunContext
 from actors.group import ActorGroup
 from actors.naming import Member, Role
 from actors.sequencer import SequencerNews
+from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import merge_held
-from hetero.checkpoint.snapshot import SnapshotDraft
+from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.errors import DeadlineError, PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
 from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RunProgress, RunReport, StoreReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.snapshots import NOWHERE, SnapshotPlace
+from hetero.loops.tower_state import ResumePoint
 from hetero.records import JobSpec
 
 _LOOK_EVERY_S = 0.25
@@ -58,13 +61,30 @@ class RayRun:
             self.close()
             raise
 
-    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+    def restore(self, snapshot: Snapshot) -> None:
+        steps = ResumePoint.of(snapshot).cursor.step
+        group = self._group
+        group.call_all(group.of(Role.SERVER), "restore", snapshot.path, steps, deadline_s=_FILE_DEADLINE_S)
+        group.call_all(group.of(Role.TOWER), "restore", snapshot.path, deadline_s=_FILE_DEADLINE_S)
+
+    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         before, spilled_before = self._cpu_s(), store_spilled_bytes()
-        logs = self._run_phase(data, "train", watch)
+        keeper = SnapshotKeeper(self._group, place=snapshots)
+
+        def look(progress: RunProgress) -> None:
+            keeper.look()
+            watch(progress)
+
+        try:
+            digest = data.digest if snapshots.folder is not None else None
+            logs = self._run_phase(data, "train", look, digest)
+            keeper.finish()
+        finally:
+            keeper.close()
         self._note_spilled(spilled_before, store_spilled_bytes())
         cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
         self._steps = max(len(log.losses) for log in logs)
-        return TrainOutcome.of(logs, cpu_s=cpu_s)
+        return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
@@ -123,15 +143,15 @@ class RayRun:
         rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
         group.call_all(towers, "join", peers, rendezvous, self.precision.taken, deadline_s=2 * self.job.deadline_s)
 
-    def _run_phase(self, data: DataPass, method: str, watch: Watch) -> list[Any]:
-        """Run a phase to its end; the towers' results in tower order."""
+    def _run_phase(self, data: DataPass, method: str, watch: Watch, *arguments: object) -> list[Any]:
+        """Run a phase to its end, a call of `method` on every tower; their results in tower order."""
         group = self._group
         sequencer = group.of(Role.SEQUENCER)[0]
         readers, towers = group.of(Role.READER), group.of(Role.TOWER)
         group.call_all(readers, "open", data)
         group.call(sequencer, "open", data, [group.peer(reader) for reader in readers]).result()
         work = [group.call(reader, "read", group.peer(sequencer)) for reader in readers]
-        results = [group.call(tower, method) for tower in towers]
+        results = [group.call(tower, method, *arguments) for tower in towers]
         self._watch_over([*work, *results], data=data, watch=watch)
         watch(self._look(data.phase))
         return [answer.result() for answer in results]

@@ -125,7 +125,7 @@ class Workload:
         number = self._step % BATCHES
         spec = BatchSpec(step=self._step, tower=0, pieces=(), weight_sum=float(self._rows), after=START)
         self._step += 1
-        return self.tower.train_step(spec, self.batches[number], _Leased(self.leased, self.slots[number]))
+        return self.tower.train_step(spec, self.batches[number], _Leased(self.leased, self.slots[number])).loss
 
     def _batch(self, random: np.random.Generator, tables: U16, keys: U64) -> Batch:
         unique, local = self._dedup(tables, keys)

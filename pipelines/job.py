@@ -33,6 +33,7 @@ from pipelines.schema import (
     Roles,
     Run,
     Section,
+    Snapshots,
     Sparse,
     Table,
     Tower,
@@ -61,6 +62,7 @@ class Job(Section):
     train: Train = Train()
     roles: Roles = Roles()
     run: Run = Run()
+    snapshots: Snapshots = Snapshots()
     baseline: Literal["logistic_regression"] | None = None
 
     def __init__(self, **sections: Any) -> None:
@@ -92,14 +94,17 @@ class Job(Section):
         run_folder: Path | str | None = None,
         address: str | None = None,
         in_process: bool = False,
+        resume: bool = False,
         progress: Progress | None = None,
     ) -> Summary:
         """Train, evaluate on the test data, and write the run's folder.
 
         run_folder: default, run.folder of the job. address: of a running Ray cluster; default, one in this process.
-        in_process: every role in this process, without Ray. progress: gets what `pipelines.progress` describes.
+        in_process: every role in this process, without Ray. resume: go on from the newest whole snapshot in the run's
+        folder, if there is one. progress: gets what `pipelines.progress` describes.
         """
         from pipelines.progress import Silent
+        from pipelines.resume import Resume
         from pipelines.train import fit
 
         return fit(
@@ -107,6 +112,7 @@ class Job(Section):
             run_folder=Path(run_folder or self.run.folder),
             address=address,
             in_process=in_process,
+            resume=Resume.IF_THERE if resume else Resume.NO,
             progress=progress or Silent(),
         )
 

@@ -27,6 +27,7 @@ from hetero.records import (
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
+    SnapshotSpec,
     SparseFeature,
     TableSpec,
     TowerSpec,
@@ -78,6 +79,9 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
         deadline_s=job.run.deadline_s,
+        snapshots=SnapshotSpec(
+            every_steps=job.snapshots.every_steps, every_s=job.snapshots.every_s, keep=job.snapshots.keep
+        ),
     )
 
 

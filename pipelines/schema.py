@@ -325,10 +325,22 @@ class Roles(Section):
 
 class Run(Section):
     """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
-    the run fails with the other's name."""
+    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
+    may take."""
 
     folder: str = ""
     deadline_s: Positive = 20.0
+    stop_deadline_s: Positive = 60.0
+
+
+class Snapshots(Section):
+    """When a run takes snapshots that it can be resumed from: after every `every_steps` steps, and when `every_s`
+    seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is taken
+    when the run is stopped from outside."""
+
+    every_steps: Count | None = None
+    every_s: Positive | None = 600.0
+    keep: Count = 2
 
 
 def import_path(tower: object) -> str:

@@ -116,6 +116,7 @@ class Sequencer:
         self._begin_inside(start)
         self._release: dict[int, list[SplitId]] = {}
         self._queues = [_Queue() for _ in range(towers)]
+        self._stopped = False
         self._step = start.step
         self._rows_cut = start.rows
         self._row_of_first = start.row
@@ -132,6 +133,8 @@ class Sequencer:
     def claim(self, reader: int) -> Claim:
         """What `reader` parses next, and which of its splits nobody needs any more."""
         release = tuple(self._release.pop(reader, ()))
+        if self._stopped:
+            return Claim(Turn.END, ())
         if self.all_cut:
             return Claim(Turn.WAIT if self._is_read_from(reader) else Turn.END, release)
         split = self._next_unclaimed()
@@ -178,6 +181,8 @@ class Sequencer:
         acknowledged: steps of which the tower now holds its own copy, so that their pieces need not be kept for it.
         Raises ProtocolError for a step it has not taken.
         """
+        if self._stopped:
+            return Turn.END
         for step in acknowledged:
             self.acknowledge(tower, step)
         queue = self._queues[tower]
@@ -196,6 +201,10 @@ class Sequencer:
             split = SplitId(piece.epoch, piece.position)
             self._held[split].readings -= 1
             self._drop_spent(split)
+
+    def stop(self) -> None:
+        """Nobody needs another batch, nor those that were cut: every call but those under way says END."""
+        self._stopped = True
 
     # ------------------------------------------------------------------------------------------ state
 

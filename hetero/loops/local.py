@@ -24,13 +24,16 @@ from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.routing import initial_owners
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
+from hetero.loops.local_snapshots import LocalSnapshots
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
+from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower import Tower, score, train
+from hetero.loops.tower_state import restore_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.parallel.group import SoleTower
@@ -55,6 +58,7 @@ class LocalRun:
         self.job = job
         self.precision = choose_precision(job.precision, [fast_bf16_here()])
         self._servers = [RowServer(job) for _ in range(job.servers.count)]
+        self._snapshots = LocalSnapshots(job, self._servers)
         self._clock = SpanClock()
         self._window_size: WindowSize | None = None
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
@@ -79,11 +83,17 @@ class LocalRun:
             precision=self.precision.taken,
         )
 
-    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+    def restore(self, snapshot: Snapshot) -> None:
+        self._snapshots.load(snapshot)
+        restore_tower(self._tower, snapshot, first=True)
+
+    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         readers, sequencer = self._open(data)
         pace = Pace(_WATCH_EVERY_S)
+        cuts = self._snapshots.begin(snapshots, digest=data.digest)
 
         def after_step(tower: Tower) -> None:
+            cuts.look()
             if pace.due():
                 watch(self._progress(data, sequencer))
 
@@ -104,10 +114,11 @@ class LocalRun:
             inline = InlineStream(self.job, sequencer, readers)
             source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
         cpu_before_s = time.process_time()
-        log = train(self._tower, batches, source, after_step=after_step)
+        log = train(self._tower, batches, source, after_step=after_step, cuts=cuts)
         watch(self._progress(data, sequencer))
         self._collect(readers)
-        return TrainOutcome.of([log], cpu_s={"process": time.process_time() - cpu_before_s})
+        cpu_s = {"process": time.process_time() - cpu_before_s}
+        return TrainOutcome.of([log], cpu_s=cpu_s, snapshots=cuts.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         readers, sequencer = self._open(data)
@@ -169,6 +180,7 @@ class LocalRun:
             epochs=data.epochs,
             max_steps=data.max_steps,
             towers=1,
+            start=data.start,
         )
         return readers, sequencer
 

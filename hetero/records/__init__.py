@@ -42,6 +42,7 @@ from hetero.records.job import (
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
+    SnapshotSpec,
     TableSpec,
     TowerSpec,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "RoleSpec",
     "RowOptimizer",
     "RowOptimizerSpec",
+    "SnapshotSpec",
     "SparseFeature",
     "SplitRef",
     "SplitReport",

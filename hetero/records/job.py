@@ -151,6 +151,16 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSpec:
+    """When a run takes snapshots: after every so many steps, after so many seconds without one, or both; None for
+    neither, and then only one when it is stopped. keep: how many stay on disk."""
+
+    every_steps: int | None = None
+    every_s: float | None = None
+    keep: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
 
@@ -178,5 +188,6 @@ class JobSpec:
     mode: Mode = Mode.SYNC
     staleness: int = 0
     geo_scale: float = 1.0
+    snapshots: SnapshotSpec = SnapshotSpec()
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
