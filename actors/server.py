@@ -13,6 +13,7 @@ from actors.context import RunContext
 from hetero.checkpoint.rows import RowsWritten, read_rows, write_rows
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot
+from hetero.checkpoint.warm_start import warm_rows
 from hetero.exchange.messages import (
     DensePart,
     DensePullReply,
@@ -90,6 +91,11 @@ class ServerActor:
         rows = self._snapshots.load(Snapshot.open(path), owners=self._owners())
         self._server.begin_at(steps)
         return rows
+
+    def warm_start(self, path: str) -> int:
+        """Begin with the rows of a snapshot that the job wants; their number."""
+        snapshot = Snapshot.open(path)
+        return warm_rows(self._server.stores, self._job, snapshot, server=self._index, owners=self._owners())
 
     def open_dense(self, part: DensePart) -> None:
         self._server.open_dense(part)

@@ -23,6 +23,7 @@ from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import merge_held
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
+from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import DeadlineError, PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
 from hetero.loops.pace import Pace
@@ -66,6 +67,15 @@ class RayRun:
         group = self._group
         group.call_all(group.of(Role.SERVER), "restore", snapshot.path, steps, deadline_s=_FILE_DEADLINE_S)
         group.call_all(group.of(Role.TOWER), "restore", snapshot.path, deadline_s=_FILE_DEADLINE_S)
+
+    def warm_start(self) -> int:
+        spec, group = self.job.warm_start, self._group
+        assert spec is not None
+        path = open_warm_start(self.job).path
+        if spec.dense:
+            group.call_all(group.of(Role.TOWER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
+        rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
+        return sum(rows)
 
     def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         before, spilled_before = self._cpu_s(), store_spilled_bytes()

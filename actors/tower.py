@@ -32,7 +32,7 @@ from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
 from hetero.loops.results import Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.tower import Tower, score, train
-from hetero.loops.tower_state import restore_tower
+from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
@@ -194,6 +194,10 @@ class TowerActor:
     def restore(self, path: str) -> None:
         """Take up a snapshot's state."""
         restore_tower(self._joined().tower, Snapshot.open(path), first=self._index == 0)
+
+    def warm_start(self, path: str) -> None:
+        """Begin with a snapshot's parameters."""
+        warm_tower(self._joined().tower, Snapshot.open(path))
 
     @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:

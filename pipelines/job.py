@@ -38,6 +38,7 @@ from pipelines.schema import (
     Table,
     Tower,
     Train,
+    WarmStart,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Job(Section):
     roles: Roles = Roles()
     run: Run = Run()
     snapshots: Snapshots = Snapshots()
+    warm_start: WarmStart | None = None
     baseline: Literal["logistic_regression"] | None = None
 
     def __init__(self, **sections: Any) -> None:
@@ -177,5 +179,6 @@ def baseline_job(job: Job) -> Job:
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
-    raw.update(name=f"{job.name}.baseline", baseline=None, run={**raw["run"], "folder": f"{job.run.folder}/baseline"})
+    raw.update(name=f"{job.name}.baseline", baseline=None, warm_start=None)
+    raw["run"]["folder"] = f"{job.run.folder}/baseline"
     return Job(**raw)

@@ -335,12 +335,22 @@ class Run(Section):
 
 class Snapshots(Section):
     """When a run takes snapshots that it can be resumed from: after every `every_steps` steps, and when `every_s`
-    seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is taken
-    when the run is stopped from outside."""
+    seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is
+    taken when the run is stopped from outside."""
 
     every_steps: Count | None = None
     every_s: Positive | None = 600.0
     keep: Count = 2
+
+
+class WarmStart(Section):
+    """What a new run begins with instead of first values. from: folder of another run, whose model or else whose newest
+    whole snapshot is taken, or of a snapshot. tables: `all`, or names: `<table>/<feature>`, or `<table>` for all of its
+    features'; empty for none. dense: the tower's parameters too."""
+
+    source: Text = Field(alias="from")
+    tables: Literal["all"] | tuple[Text, ...] = "all"
+    dense: Flag = True
 
 
 def import_path(tower: object) -> str:

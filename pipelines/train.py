@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
 from hetero.loops.protocols import Phase
@@ -73,6 +74,8 @@ def fit(
     train_data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
     test_data = None if spec.test is None else DataPass.open(spec.test, phase=Phase.TEST)
     start = find_start(run_folder, resume=resume, job=spec, data=train_data)
+    if start is None and spec.warm_start is not None:
+        open_warm_start(spec)  # says at once what does not fit
     with (
         RunFolder.create(run_folder) if start is None else RunFolder.reopen(run_folder) as folder,
         EventLog(folder.events, run=folder.name, role="driver") as events,
@@ -136,6 +139,9 @@ def _execute(
         if start is not None:
             progress.phase(f"taking up the snapshot of step {start.cursor.step}")
             run.restore(start.snapshot)
+        elif spec.warm_start is not None:
+            progress.phase(f"warm start from {spec.warm_start.path}")
+            watcher.warm_started(run.warm_start(), path=spec.warm_start.path)
         watcher.begin(Phase.TRAIN, train.data)
         clear_drafts(folder.snapshots)
         with StopSignals(deadline_s=job.run.stop_deadline_s) as stop:

@@ -47,6 +47,11 @@ class Watcher:
             self._events.event("snapshot.damaged", snapshot=finding.snapshot, message=finding.message)
         self._events.event("run.resumed", step=start.cursor.step, rows=start.cursor.rows, path=start.snapshot.path)
 
+    def warm_started(self, rows: int, *, path: str) -> None:
+        """The run begins with rows of another."""
+        self._events.event("run.warm_started", rows=rows, path=path)
+        _LOG.info("warm start: %d rows of %s", rows, path)
+
     def begin(self, phase: Phase, data: DataSpec) -> None:
         """A phase starts."""
         self._logs.append(

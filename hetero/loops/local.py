@@ -13,6 +13,7 @@ from hetero.checkpoint.manifest import merge_held
 from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.tensors import read_module, write_module
+from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
@@ -33,7 +34,7 @@ from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower import Tower, score, train
-from hetero.loops.tower_state import restore_tower
+from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.parallel.group import SoleTower
@@ -86,6 +87,13 @@ class LocalRun:
     def restore(self, snapshot: Snapshot) -> None:
         self._snapshots.load(snapshot)
         restore_tower(self._tower, snapshot, first=True)
+
+    def warm_start(self) -> int:
+        assert self.job.warm_start is not None
+        snapshot = open_warm_start(self.job)
+        if self.job.warm_start.dense:
+            warm_tower(self._tower, snapshot)
+        return self._snapshots.warm_start(snapshot)
 
     def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         readers, sequencer = self._open(data)

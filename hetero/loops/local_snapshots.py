@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot
+from hetero.checkpoint.warm_start import warm_rows
 from hetero.errors import SnapshotError
 from hetero.exchange.messages import Done, Pending
 from hetero.exchange.server import RowServer
@@ -47,6 +48,13 @@ class LocalSnapshots:
             snapshots.load(snapshot, owners=self._owners)
             server.begin_at(point.cursor.step)
         return point
+
+    def warm_start(self, snapshot: Snapshot) -> int:
+        """Let the servers begin with the rows of a snapshot that the job wants; their number."""
+        return sum(
+            warm_rows(server.stores, self._job, snapshot, server=number, owners=self._owners)
+            for number, server in enumerate(self._servers)
+        )
 
     def begin(self, place: SnapshotPlace, *, digest: str) -> LocalCuts:
         """Cuts of one training. digest: of its data."""

@@ -212,6 +212,12 @@ class TrainingRun(Protocol):
     def restore(self, snapshot: Snapshot) -> None:
         """Take up what a snapshot holds, before anything was trained; the data pass then starts at its cursor."""
 
+    def warm_start(self) -> int:
+        """Begin with the rows and parameters that the job's `warm_start` names; the number of rows.
+
+        Raises UserError when they do not fit, DataError when they are damaged.
+        """
+
     def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         """Train over the data. What `watch` raises ends the run. A snapshot that cannot be written is told of, and
         training goes on."""

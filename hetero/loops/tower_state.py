@@ -19,7 +19,7 @@ from hetero.checkpoint.manifest import FileEntry
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.state import read_state, write_state
 from hetero.checkpoint.tensors import DENSE, OPTIMIZER, read_module, read_tensors, write_tensors
-from hetero.errors import DataError
+from hetero.errors import DataError, UserError
 from hetero.exchange.messages import RejectedGradient
 from hetero.loops.results import StepLog
 from hetero.loops.tower import Tower
@@ -104,6 +104,18 @@ def restore_tower(tower: Tower, snapshot: Snapshot, *, first: bool) -> None:
     if len(losses) != point.cursor.step:
         raise DataError(f"{snapshot.path}: has {len(losses)} losses, its cursor stands after {point.cursor.step} steps")
     tower.log = _log_of_first(tower.log, point, losses, step_ends) if first else _log_of_other(tower.log, losses)
+
+
+def warm_tower(tower: Tower, snapshot: Snapshot) -> None:
+    """Begin with a snapshot's parameters and buffers, and a new optimizer. Raises UserError when they do not fit."""
+    try:
+        tower.module.load_state_dict(read_tensors(snapshot, name=DENSE))
+    except RuntimeError as error:
+        raise UserError(
+            f"warm_start.dense: the parameters in {snapshot.path} are not those of this tower: {error}; set it to "
+            "false, or use the same tower"
+        ) from error
+    tower.dense.reopen()
 
 
 def _log_of_first(log: StepLog, point: ResumePoint, losses: list[float], step_ends: list[float]) -> StepLog:

@@ -45,6 +45,7 @@ from hetero.records.job import (
     SnapshotSpec,
     TableSpec,
     TowerSpec,
+    WarmStartSpec,
 )
 
 __all__ = [
@@ -91,4 +92,5 @@ __all__ = [
     "SplitReport",
     "TableSpec",
     "TowerSpec",
+    "WarmStartSpec",
 ]

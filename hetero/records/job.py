@@ -161,6 +161,16 @@ class SnapshotSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartSpec:
+    """What a new run begins with instead of first values. path: of a snapshot. tables: names; None for all that the two
+    have in common. dense: the tower's parameters and buffers too."""
+
+    path: str
+    tables: tuple[str, ...] | None = None
+    dense: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
 
@@ -189,5 +199,6 @@ class JobSpec:
     staleness: int = 0
     geo_scale: float = 1.0
     snapshots: SnapshotSpec = SnapshotSpec()
+    warm_start: WarmStartSpec | None = None
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0

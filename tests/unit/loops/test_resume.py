@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero.checkpoint.search import latest_good
@@ -78,9 +78,33 @@ def whole(job: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> Ended:
 LAYOUTS = st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([0, 1, 4, 7, AUTO_WINDOW]))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def check_resumed(
+    job: JobSpec, whole: Ended, folder: Path, *, cut: int, first: tuple[int, int, int], second: tuple[int, int, int]
+) -> None:
+    """first, second: readers, servers, window before and after."""
+    one, two = (laid_out(job, readers=r, servers=s, window=w) for r, s, w in (first, second))
+    train_on(replace(one, max_steps=cut, snapshots=SnapshotSpec(every_steps=cut)), folder, resumed=False)
+    assert_equal(train_on(two, folder, resumed=True), whole)
+
+
+@pytest.mark.parametrize(
+    ("cut", "first", "second"),
+    [
+        (13, (2, 1, 0), (1, 3, 7)),
+        (STEPS // 2, (1, 2, 4), (3, 1, 0)),  # between two passes
+        (STEPS - 1, (1, 3, AUTO_WINDOW), (2, 2, 4)),
+    ],
+)
+def test_a_resumed_run_is_the_undisturbed_one(
+    job: JobSpec, whole: Ended, tmp_path: Path, cut: int, first: tuple[int, int, int], second: tuple[int, int, int]
+) -> None:
+    check_resumed(job, whole, tmp_path, cut=cut, first=first, second=second)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
 @given(cut=st.integers(1, STEPS), first=LAYOUTS, second=LAYOUTS)
-def test_a_resumed_run_is_the_undisturbed_one_to_the_bit(
+def test_at_any_cut_with_any_layout_before_and_after(
     job: JobSpec,
     whole: Ended,
     tmp_path_factory: pytest.TempPathFactory,
@@ -88,10 +112,7 @@ def test_a_resumed_run_is_the_undisturbed_one_to_the_bit(
     first: tuple[int, int, int],
     second: tuple[int, int, int],
 ) -> None:
-    folder = tmp_path_factory.mktemp("snapshots")
-    one, two = (laid_out(job, readers=r, servers=s, window=w) for r, s, w in (first, second))
-    train_on(replace(one, max_steps=cut, snapshots=SnapshotSpec(every_steps=cut)), folder, resumed=False)
-    assert_equal(train_on(two, folder, resumed=True), whole)
+    check_resumed(job, whole, tmp_path_factory.mktemp("snapshots"), cut=cut, first=first, second=second)
 
 
 def test_snapshots_change_nothing_and_the_newest_are_kept(job: JobSpec, whole: Ended, tmp_path: Path) -> None:
