@@ -28,6 +28,7 @@ from hetero.exchange.messages import (
 )
 from hetero.keys.sequencer import Claim, Turn
 from hetero.keys.windows import TowerWindow
+from hetero.loops.meeting import Absent
 from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
 
 
@@ -123,6 +124,15 @@ class RemoteSequencer:
         ref = self._peer.handle.take_window.remote(tower, acknowledged=tuple(acknowledged), crossed=crossed)
         answer: Answer[TowerWindow | Turn] = self._answer(ref, "take a window")
         return answer.result()
+
+    def meet(self, tower: int, *, number: int, value: int) -> int | Absent:
+        answer: Answer[int | Absent] = self._answer(
+            self._peer.handle.meet.remote(tower, number=number, value=value), f"meeting {number} of towers"
+        )
+        return answer.result()
+
+    def leave(self, tower: int) -> None:
+        self._answer(self._peer.handle.leave.remote(tower), "leave").result()
 
     def stop(self) -> None:
         """The run ends before its data does."""

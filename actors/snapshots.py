@@ -8,7 +8,7 @@ Waits for  nobody while training goes on; servers and tower 0 at the end of it
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -18,6 +18,7 @@ from actors.group import ActorGroup
 from actors.naming import Role
 from actors.tower import CutNews
 from hetero.errors import PeerLostError, SnapshotError
+from hetero.loops.cuts import CutRule
 from hetero.loops.protocols import Cut
 from hetero.loops.snapshots import SnapshotPlace, SnapshotReport, SnapshotWriting
 
@@ -26,15 +27,15 @@ _WRITE_DEADLINE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A snapshot that roles are writing: tower 0's answer, and the servers' in their order."""
+    """A snapshot that roles are writing: the answers of towers and of servers, each in their order."""
 
     writing: SnapshotWriting
-    tower: Answer[Any]
+    towers: list[Answer[Any]]
     servers: list[Answer[Any]]
 
     @property
     def answers(self) -> list[Answer[Any]]:
-        return [self.tower, *self.servers]
+        return [*self.towers, *self.servers]
 
 
 class SnapshotKeeper:
@@ -48,8 +49,12 @@ class SnapshotKeeper:
         self._news: Answer[CutNews | None] | None = None
         self._under_way: _UnderWay | None = None
         self._stop_asked = False
+        job = group.context.job
+        self._separate = len(group.of(Role.TOWER)) > 1 and not job.mode.joint
+        self._rule = CutRule(replace(job.snapshots, every_steps=None))
+        self._told_step = 0
 
-    def look(self) -> None:
+    def look(self, step: int) -> None:
         """Pass on a wish to stop, have a new cut written, make a snapshot whole whose parts are there; never waits."""
         if self._place.folder is None:
             return
@@ -57,6 +62,8 @@ class SnapshotKeeper:
             self._stop_asked = True
             for tower in self._group.of(Role.TOWER):
                 self._group.call(tower, "ask_cut", Cut.STOP)
+        if self._separate:
+            self._ask_in_time(step)
         if self._under_way is not None:
             self._look_at_parts(timeout_s=0.0)
         elif self._news is None:
@@ -65,6 +72,18 @@ class SnapshotKeeper:
             told, self._news = self._news.result(), None
             if told is not None:
                 self._begin(told)
+
+    def _ask_in_time(self, step: int) -> None:
+        """Ask for a cut at the job's times, of towers that have no sum in which tower 0 could."""
+        every = self._group.context.job.snapshots.every_steps
+        passed = every is not None and step // every > self._told_step // every
+        self._told_step = step
+        if passed:
+            self._rule.ask(Cut.SNAPSHOT)
+        if self._rule.wanted(0) is not Cut.NONE:
+            self._rule.begun()
+            for tower in self._group.of(Role.TOWER):
+                self._group.call(tower, "ask_cut", Cut.SNAPSHOT)
 
     def finish(self) -> None:
         """Training is over: write what was cut, and wait for it."""
@@ -93,11 +112,12 @@ class SnapshotKeeper:
             self._group.call_all(self._group.of(Role.SERVER), "drop_cut")
             self._end(SnapshotReport.failed(told.name, self._place.folder, error, pause_s=told.pause_s))
             return
+        towers = self._group.of(Role.TOWER) if self._separate else [self._tower]
         calls = [
             self._group.call(member, "write_cut", writing.path, deadline_s=_WRITE_DEADLINE_S)
-            for member in (self._tower, *self._group.of(Role.SERVER))
+            for member in (*towers, *self._group.of(Role.SERVER))
         ]
-        self._under_way = _UnderWay(writing, calls[0], calls[1:])
+        self._under_way = _UnderWay(writing, calls[: len(towers)], calls[len(towers) :])
 
     def _look_at_parts(self, *, timeout_s: float) -> None:
         assert self._under_way is not None
@@ -107,8 +127,8 @@ class SnapshotKeeper:
             return
         under_way = self._under_way
         try:
-            tower, rows = under_way.tower.result(), [answer.result() for answer in under_way.servers]
-            report = under_way.writing.commit(rows, tower)
+            files = [entry for answer in under_way.towers for entry in answer.result()]
+            report = under_way.writing.commit([answer.result() for answer in under_way.servers], files)
         except SnapshotError as error:
             report = under_way.writing.give_up(error)
         self._under_way = None
@@ -117,5 +137,6 @@ class SnapshotKeeper:
     def _end(self, report: SnapshotReport) -> None:
         for tower in self._group.of(Role.TOWER):
             self._group.call(tower, "cut_written").result()
+        self._rule.written()
         self.reports.append(report)
         self._place.told(report)

@@ -82,7 +82,7 @@ class RayRun:
         keeper = SnapshotKeeper(self._group, place=snapshots)
 
         def look(progress: RunProgress) -> None:
-            keeper.look()
+            keeper.look(progress.step)
             watch(progress)
 
         try:

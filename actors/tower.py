@@ -31,7 +31,8 @@ from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
 from hetero.loops.results import Scores, StepLog
 from hetero.loops.run import RoleReport
-from hetero.loops.tower import Tower, score, train
+from hetero.loops.separate_cuts import SeparateCuts
+from hetero.loops.tower import Cuts, Tower, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
@@ -40,6 +41,7 @@ from hetero.records import Precision, SnapshotSpec
 from hetero.towers.build import make_tower
 
 _NEWS_EVERY_S = 0.2
+_MEETINGS_DEADLINES = 10  # a tower that lags may have many steps to go until the others' cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,8 @@ class TowerActor:
         """
         state = self._joined()
         sequencer = RemoteSequencer(state.peers.sequencer)
-        timed = digest is not None and self._index == 0
+        separate = self._job.towers.count > 1 and not self._job.mode.joint  # then the driver asks at the job's times
+        timed = digest is not None and self._index == 0 and not separate
         self._rule = CutRule(self._job.snapshots if timed else SnapshotSpec())
         self._digest = digest or ""
         log = self._train_on(state, sequencer)
@@ -219,6 +222,8 @@ class TowerActor:
         """Write this tower's state as of the cut, while training goes on."""
         if self._taken is None:
             raise ProtocolError(f"tower {self._index}: asked to write a snapshot without a cut")
+        if self._index:
+            return self._taken.state.write_share(folder=folder, tower=self._index)
         return self._taken.state.write(folder=folder, digest=self._digest)
 
     @ray.method(concurrency_group="control")
@@ -239,7 +244,16 @@ class TowerActor:
     def _train(self, state: _Joined, stream: BatchStream, source: RowSource) -> StepLog:
         pace = Pace(_NEWS_EVERY_S)
         servers = [RemoteServer(peer) for peer in state.peers.servers]
-        cuts = TowerCuts(rule=self._rule, group=state.group, servers=servers, taken=self._note_taken)
+        cuts: Cuts = TowerCuts(rule=self._rule, group=state.group, servers=servers, taken=self._note_taken)
+        if self._job.towers.count > 1 and not self._job.mode.joint:
+            cuts = SeparateCuts(
+                rule=self._rule,
+                tower=self._index,
+                place=RemoteSequencer(state.peers.sequencer),
+                servers=servers,
+                taken=self._note_taken,
+                wait_s=_MEETINGS_DEADLINES * self._job.deadline_s,
+            )
 
         def after_step(tower: Tower) -> None:
             if pace.due():

@@ -81,6 +81,11 @@ class CutRule:
             late = self._spec.every_s is not None and self._now() - self._last_t >= self._spec.every_s
             return Cut.SNAPSHOT if self._due or late else Cut.NONE
 
+    def withdraw(self) -> None:
+        """What was asked for cannot be: the run is about to end."""
+        with self._lock:
+            self._asked, self._due = Cut.NONE, False
+
     def begun(self) -> None:
         """A cut was made and is being written."""
         with self._lock:
@@ -129,3 +134,6 @@ class TowerCuts:
         else:
             self._group.sum_(rejected)
         return cut
+
+    def end(self) -> None:
+        """All towers end at the same step: nobody waits."""

@@ -157,6 +157,9 @@ class Cuts(Protocol):
     def after(self, tower: Tower, source: RowSource, spec: BatchSpec, flags: float) -> Cut:
         """Cut where all towers are to, after the step; what was done. flags: the step's sum."""
 
+    def end(self) -> None:
+        """No further step comes."""
+
 
 def train(
     tower: Tower,
@@ -176,6 +179,8 @@ def train(
         if cuts is not None and cuts.after(tower, source, spec, flags) is Cut.STOP:
             tower.log.stopped = True
             break
+    if cuts is not None:
+        cuts.end()
     if not tower.log.stopped:  # after a stop nothing is sent on: the snapshot holds all
         tower.finish(source)
     waits = tower.clock.totals().waits

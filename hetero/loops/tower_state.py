@@ -10,12 +10,12 @@ Dropout and first values of rows need nothing here: they follow from the job's s
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from hetero.checkpoint.manifest import FileEntry
+from hetero.checkpoint.manifest import FileEntry, FileKind
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.state import read_state, write_state
 from hetero.checkpoint.tensors import DENSE, OPTIMIZER, read_module, read_tensors, write_tensors
@@ -42,23 +42,38 @@ class TowerState:
     def of(tower: Tower, cursor: Cursor, *, rejected_rows: int) -> TowerState:
         """The state now that everything is with the servers. rejected_rows: over all towers."""
         tower.dense.refresh()
+        return replace(
+            TowerState.share(tower, cursor, rejected_rows=rejected_rows),
+            dense={name: value.detach().clone() for name, value in tower.module.state_dict().items()},
+            optimizer=tower.dense.state(),
+        )
+
+    @staticmethod
+    def share(tower: Tower, cursor: Cursor, *, rejected_rows: int | None = None) -> TowerState:
+        """What a tower other than tower 0 has alone: losses and counts. rejected_rows: default, this tower's."""
         log = tower.log
         trained_s = log.earlier_s + ((log.last_step_t or log.started_t) - log.started_t)
         return TowerState(
             cursor=cursor,
-            dense={name: value.detach().clone() for name, value in tower.module.state_dict().items()},
-            optimizer=tower.dense.state(),
+            dense={},
+            optimizer={},
             history={
                 "losses": torch.tensor(log.losses, dtype=torch.float64),
                 "step_ends": torch.tensor(log.step_ends_t, dtype=torch.float64),
             },
             counters={
                 "trained_s": trained_s,
-                "rejected_rows": rejected_rows,
+                "rejected_rows": log.rejected_rows if rejected_rows is None else rejected_rows,
                 "rejected_dense": dict(log.rejected_dense),
                 "rejected_examples": [asdict(example) for example in log.rejected_examples],
             },
         )
+
+    def write_share(self, *, folder: str, tower: int) -> tuple[FileEntry, ...]:
+        """Of a tower without a sum over towers, other than tower 0: its share of the losses, and its counts."""
+        rejected = torch.tensor([self.counters["rejected_rows"]], dtype=torch.int64)
+        share = {"losses": self.history["losses"], "rejected_rows": rejected}
+        return (write_tensors(share, folder=folder, name=f"{HISTORY}.tower-{tower:04d}"),)
 
     def write(self, *, folder: str, digest: str) -> tuple[FileEntry, ...]:
         """Write it into a draft's folder. digest: of the data. Raises SnapshotError when the disk refuses."""
@@ -100,6 +115,11 @@ def restore_tower(tower: Tower, snapshot: Snapshot, *, first: bool) -> None:
     read_module(tower.module, snapshot)
     tower.dense.restore(read_tensors(snapshot, name=OPTIMIZER))
     history = read_tensors(snapshot, name=HISTORY)
+    for entry in snapshot.manifest.of_kind(FileKind.TENSORS):
+        if entry.file.startswith(f"{HISTORY}.tower-"):
+            share = read_tensors(snapshot, name=entry.file.removesuffix(".safetensors"))
+            history["losses"] += share["losses"]
+            point.counters["rejected_rows"] += int(share["rejected_rows"])
     losses, step_ends = history["losses"].tolist(), history["step_ends"].tolist()
     if len(losses) != point.cursor.step:
         raise DataError(f"{snapshot.path}: has {len(losses)} losses, its cursor stands after {point.cursor.step} steps")

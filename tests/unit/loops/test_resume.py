@@ -134,3 +134,20 @@ def test_a_run_goes_on_many_times(job: JobSpec, whole: Ended, tmp_path: Path) ->
     assert_equal(ended, whole)
     assert len(ended.outcome.step_ends_t) == STEPS
     assert ended.outcome.training_s < whole.outcome.training_s * 20
+
+
+def test_a_snapshot_that_cannot_be_written_is_told_and_ends_nothing(job: JobSpec, whole: Ended, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    often = replace(job, window=4, snapshots=SnapshotSpec(every_steps=20))
+    ended = train_on(often, tmp_path / "file", resumed=False)
+    assert_equal(ended, whole)
+    assert [report.step for report in ended.outcome.snapshots] == [20, 40]
+    assert all("file" in str(report.error) for report in ended.outcome.snapshots)
+
+
+def test_a_run_is_stopped_after_the_step_under_way(job: JobSpec, tmp_path: Path) -> None:
+    with alive(replace(job, window=4), in_process=True) as run:
+        data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
+        outcome = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=tmp_path, stop=lambda: True))
+    assert outcome.stopped
+    assert [report.step for report in outcome.snapshots] == [len(outcome.losses)] == [2]

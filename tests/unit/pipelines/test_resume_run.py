@@ -86,9 +86,45 @@ def test_a_damaged_newest_snapshot_is_passed_over_and_named(folder: Path) -> Non
     assert "dense.safetensors" in str(damaged[0].fields["message"])
 
 
-def test_a_snapshot_that_cannot_be_written_ends_nothing(folder: Path) -> None:
-    ran = hetero_here("train", "job.yaml", "--in-process", "--run", "full", "--set", "train.max_steps=3", "--json")
-    assert ran.code == 0
-    (folder / "full" / "snapshots").write_text("in the way")
-    on = hetero_here("train", "job.yaml", "--in-process", "--run", "other", "--json")
-    assert on.code == 0
+def test_a_warm_start_takes_the_tables_and_the_tower_that_are_named(folder: Path) -> None:
+    old = hetero_here("train", "job.yaml", "--in-process", "--run", "old", "--json")
+    new = ("train", "job.yaml", "--in-process", "--json", "--set", "train.max_steps=1", "--set", "seed=9", "--run")
+    first = {}
+    for name, more in {
+        "cold": [],
+        "all": ["warm_start.from=old"],
+        "wide": ["warm_start.from=old", "warm_start.tables=[wide]", "warm_start.dense=false"],
+        "dense": ["warm_start.from=old", "warm_start.tables=[]"],
+    }.items():
+        ran = hetero_here(*new, name, *[word for change in more for word in ("--set", change)])
+        assert ran.code == 0, ran.out
+        first[name] = float(losses(name)[0])
+        counts = [
+            event.fields["rows"]
+            for event in read_events(folder / name / "events.jsonl")
+            if event.name == "run.warm_started"
+        ]
+        tables = old.json["rows"]
+        wanted = {
+            "cold": None,
+            "all": sum(tables.values()),
+            "dense": 0,
+            "wide": sum(n for table, n in tables.items() if table.startswith("wide/")),
+        }[name]
+        assert counts == ([] if wanted is None else [wanted])
+    assert first["all"] < first["wide"] < first["cold"]
+    assert len(set(first.values())) == 4
+
+
+def test_a_warm_start_that_does_not_fit_is_told_before_anything_starts(folder: Path) -> None:
+    hetero_here("train", "job.yaml", "--in-process", "--run", "old", "--set", "train.max_steps=1")
+    for changes, words in (
+        (["warm_start.from=nothing"], "holds no model and no whole snapshot"),
+        (["warm_start.from=old", "tables[1].dim=8"], "has dim 4 in"),
+        (["warm_start.from=old", "warm_start.tables=[depe]"], "is no table of this job"),
+    ):
+        options = [word for change in changes for word in ("--set", change)]
+        ran = hetero_here("train", "job.yaml", "--in-process", "--run", "new", *options)
+        assert ran.code == 2
+        assert words in ran.err.replace("\n", " ")
+        assert not (folder / "new").exists()
