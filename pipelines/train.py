@@ -211,8 +211,12 @@ def _summary(
 ) -> Summary:
     outcome, metrics, report = result.outcome, result.metrics, result.report
     rejected = {"rows": outcome.rejected_rows, **{f"dense/{name}": n for name, n in outcome.rejected_dense.items()}}
+    before = 0 if start is None else start.cursor.rows  # waits are known since the run was resumed
     speed = SpeedReport.of(
-        samples=outcome.rows, seconds=outcome.training_s, towers=len(report.towers), waits=outcome.waits
+        samples=outcome.rows - before,
+        seconds=outcome.training_s - outcome.earlier_s,
+        towers=len(report.towers),
+        waits=outcome.waits,
     )
     return Summary(
         name=job.name,

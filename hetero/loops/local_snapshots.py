@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot
@@ -94,6 +94,7 @@ class LocalCuts(TowerCuts):
             report = SnapshotReport.failed(taken.name, self._place.folder, error)
         for server in self._snapshots:
             server.drop()
+        report = replace(report, pause_s=report.pause_s + report.write_s)  # nobody trains meanwhile
         self._own_rule.written()
         self.reports.append(report)
         self._place.told(report)

@@ -14,7 +14,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunProgress, TrainOutcome
 from hetero.loops.snapshots import SnapshotPlace, SnapshotReport
 from hetero.loops.tower_state import ResumePoint
-from hetero.records import JobSpec, RoleSpec, SnapshotSpec
+from hetero.records import JobSpec, Mode, RoleSpec, RowOptimizer, RowOptimizerSpec, SnapshotSpec
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import Finished, alive, finish
 
@@ -113,3 +113,24 @@ def test_two_towers_are_cut_at_one_step_and_resumed_as_one(job: JobSpec, whole: 
         second = resume(laid_out(job, readers=1, servers=1, window=4), folder)
         np.testing.assert_allclose(second.losses, whole.outcome.losses, rtol=1e-5)
         assert second.rows == whole.outcome.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "staleness"), [(Mode.BOUNDED, 4), (Mode.ASYNC, 0), (Mode.GEO, 6)])
+def test_two_towers_of_other_modes_are_cut_at_one_step(
+    job: JobSpec, whole: Finished, tmp_path: Path, mode: Mode, staleness: int
+) -> None:
+    """Every row is trained once in what is left of the run, and the losses of both halves are of the joint batch."""
+    adagrad = RowOptimizerSpec(kind=RowOptimizer.ADAGRAD, lr=0.02)
+    groups = tuple(replace(group, optimizer=adagrad) for group in job.groups)
+    job = replace(job, mode=mode, staleness=staleness, groups=groups, snapshots=SnapshotSpec(every_steps=9))
+    first = stop_at(laid_out(job, readers=2, servers=2, towers=2), tmp_path, step=20)
+    assert first.stopped
+    assert len(first.snapshots) >= 1
+    assert all(report.error is None for report in first.snapshots)
+    second = resume(laid_out(job, readers=1, servers=3, towers=2), tmp_path)
+    assert second.rows == whole.outcome.rows
+    assert len(second.losses) == STEPS
+    np.testing.assert_array_equal(second.losses[: len(first.losses)], first.losses)
+    assert np.isfinite(second.losses).all()
+    assert abs(second.losses[-20:].mean() - whole.outcome.losses[-20:].mean()) < 0.1

@@ -192,6 +192,18 @@ def test_files_with_fewer_rows_than_were_used_are_refused() -> None:
         sequencer.report(0, report_of(layout, split))
 
 
+def test_after_a_stop_everybody_is_told_the_end() -> None:
+    layout = Layout(rows=(4, 4), epochs=1, batch_size=4, towers=1, readers=1, ahead=2, max_steps=None)
+    sequencer = make(layout)
+    split = sequencer.claim(0).split
+    assert isinstance(split, SplitId)
+    sequencer.report(0, report_of(layout, split))
+    assert isinstance(sequencer.take(0), BatchSpec)
+    sequencer.stop()
+    assert sequencer.claim(0).split is Turn.END
+    assert sequencer.take(0) is Turn.END
+
+
 def test_pieces_stay_until_acknowledged_and_go_then() -> None:
     layout = Layout(rows=(4, 4), epochs=1, batch_size=4, towers=1, readers=1, ahead=2, max_steps=None)
     sequencer = make(layout)
