@@ -109,6 +109,8 @@ def complete(job: Job, *, folder: Path = Path()) -> Job:
     changed: dict[str, object] = {"data": job.data.model_copy(update=absolute)}
     if job.warm_start is not None and _is_relative(job.warm_start.source):
         changed["warm_start"] = job.warm_start.model_copy(update={"source": os.path.abspath(job.warm_start.source)})
+    if job.snapshots.folder is not None and _is_relative(job.snapshots.folder):
+        changed["snapshots"] = job.snapshots.model_copy(update={"folder": os.path.abspath(job.snapshots.folder)})
     return _with_statistics(job.model_copy(update=changed))
 
 

@@ -89,11 +89,11 @@ def find_start(run_folder: Path, *, resume: Resume, job: JobSpec, data: DataPass
     if resume is Resume.NO or (resume is Resume.IF_THERE and not RunFolder.is_run(run_folder)):
         return None
     folder = RunFolder.open(run_folder)
-    found = latest_good(folder.snapshots) if folder.snapshots.is_dir() else None
-    if found is None or found.good is None:
+    found = latest_good(folder.snapshots)
+    if found.good is None:
         if resume is Resume.IF_THERE:
             return None
-        damaged = "; ".join(finding.message for finding in found.findings[:3]) if found else ""
+        damaged = "; ".join(finding.message for finding in found.findings[:3])
         raise UserError(
             f"run folder {run_folder}: has no whole snapshot to go on from"
             + (f" ({damaged})" if damaged else "")

@@ -84,6 +84,8 @@ def fit(
         write_whole(folder.resolved_job, dump_resolved(job))
         events.event("run.started", job=job.name, placement=str(placement))
         watcher = Watcher(spec, folder=folder, events=events, progress=progress)
+        if start is None and job.snapshots.folder is not None:
+            folder.keep_snapshots_in(job.snapshots.folder)
         if start is not None:
             train_data = replace(train_data, start=start.cursor)
             watcher.resumed(start)

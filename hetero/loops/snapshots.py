@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hetero.checkpoint.manifest import FileEntry, merge_held
 from hetero.checkpoint.retention import remove_drafts, retain
@@ -32,11 +31,11 @@ class SnapshotReport:
 
     @staticmethod
     def failed(
-        name: str, folder: Path, error: Exception, *, pause_s: float = 0.0, write_s: float = 0.0
+        name: str, folder: str, error: Exception, *, pause_s: float = 0.0, write_s: float = 0.0
     ) -> SnapshotReport:
         """Of a snapshot that was given up."""
         return SnapshotReport(
-            step=_step(name), path=str(folder / name), pause_s=pause_s, write_s=write_s, error=str(error)
+            step=_step(name), path=f"{folder}/{name}", pause_s=pause_s, write_s=write_s, error=str(error)
         )
 
 
@@ -55,10 +54,10 @@ def nobody_listens(report: SnapshotReport) -> None:
 class SnapshotPlace:
     """Where a run's snapshots go. told: hears of each. stop: looked at now and then: a cut that ends the run is wanted.
 
-    folder: None takes no snapshots, whatever the job says.
+    folder: a path or URI that all roles reach; None takes no snapshots, whatever the job says.
     """
 
-    folder: Path | None = None
+    folder: str | None = None
     told: Callable[[SnapshotReport], None] = nobody_listens
     stop: Callable[[], bool] = field(default=lambda: False)
 
@@ -69,7 +68,7 @@ NOWHERE = SnapshotPlace()
 class SnapshotWriting:
     """One snapshot between its cut and its commit: parts arrive, then it is made whole."""
 
-    def __init__(self, job: JobSpec, folder: Path, *, name: str, pause_s: float) -> None:
+    def __init__(self, job: JobSpec, folder: str, *, name: str, pause_s: float) -> None:
         self._job = job
         self._folder = folder
         self._pause_s = pause_s
@@ -104,7 +103,6 @@ class SnapshotWriting:
         return SnapshotReport.failed(self._name, self._folder, error, pause_s=self._pause_s, write_s=write_s)
 
 
-def clear_drafts(folder: Path) -> None:
+def clear_drafts(folder: str) -> None:
     """Remove what a killed run left of a snapshot it was writing. Call before the run takes its first."""
-    if folder.is_dir():
-        remove_drafts(folder)
+    remove_drafts(folder)

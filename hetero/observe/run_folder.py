@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ MALFORMED = "malformed.jsonl"
 LOG = "run.log"
 LOCK = "run.lock"
 SNAPSHOTS = "snapshots"
+SNAPSHOTS_ELSEWHERE = "snapshots.path"
 MARKS = (SUMMARY, EVENTS, RESOLVED_JOB, LOCK)
 
 
@@ -130,8 +132,15 @@ class RunFolder:
         return self.path / MALFORMED
 
     @property
-    def snapshots(self) -> Path:
-        return self.path / SNAPSHOTS
+    def snapshots(self) -> str:
+        """Path or URI of the folder of the run's snapshots."""
+        elsewhere = self.path / SNAPSHOTS_ELSEWHERE
+        return elsewhere.read_text(encoding="utf-8").strip() if elsewhere.is_file() else str(self.path / SNAPSHOTS)
+
+    def keep_snapshots_in(self, folder: str) -> None:
+        """Keep the snapshots of a new run in a folder of its own inside `folder`, a path or URI, and note where."""
+        own = f"{folder.rstrip('/')}/{self.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{os.getpid()}"
+        write_whole(self.path / SNAPSHOTS_ELSEWHERE, own + "\n")
 
     @property
     def log(self) -> Path:

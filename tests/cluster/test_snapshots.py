@@ -46,7 +46,7 @@ def resume(job: JobSpec, folder: Path, place: SnapshotPlace | None = None) -> Tr
         run.restore(snapshot)
         data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
         data = replace(data, start=ResumePoint.of(snapshot).cursor)
-        return run.train(data, watch=lambda _: None, snapshots=place or SnapshotPlace(folder=folder))
+        return run.train(data, watch=lambda _: None, snapshots=place or SnapshotPlace(folder=str(folder)))
 
 
 @dataclass
@@ -67,7 +67,7 @@ def stop_at(job: JobSpec, folder: Path, *, step: int) -> TrainOutcome:
     stop = StopAt(step)
     with alive(job, in_process=False) as run:
         data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
-        place = SnapshotPlace(folder=folder, stop=stop.asked)
+        place = SnapshotPlace(folder=str(folder), stop=stop.asked)
         return run.train(data, watch=stop.watch, snapshots=place)
 
 
@@ -96,7 +96,7 @@ def test_snapshots_while_training_goes_on(
     with alive(one, in_process=False) as run:
         data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
         told: list[SnapshotReport] = []
-        outcome = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=tmp_path, told=told.append))
+        outcome = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=str(tmp_path), told=told.append))
     np.testing.assert_array_equal(outcome.losses, whole.outcome.losses)
     assert told == list(outcome.snapshots)
     assert told

@@ -56,7 +56,7 @@ def train_on(job: JobSpec, folder: Path, *, resumed: bool, in_process: bool = Tr
             point = ResumePoint.of(snapshot)
             assert point.data == data.digest
             data = replace(data, start=point.cursor)
-        outcome = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=folder))
+        outcome = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=str(folder)))
         scores = run.score(DataPass.open(job.train, phase=Phase.TEST), watch=lambda _: None)
         return Ended(outcome=outcome, scores=scores, report=run.report())
 
@@ -148,6 +148,8 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_ends_nothing(job: JobSpec
 def test_a_run_is_stopped_after_the_step_under_way(job: JobSpec, tmp_path: Path) -> None:
     with alive(replace(job, window=4), in_process=True) as run:
         data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
-        outcome = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=tmp_path, stop=lambda: True))
+        outcome = run.train(
+            data, watch=lambda _: None, snapshots=SnapshotPlace(folder=str(tmp_path), stop=lambda: True)
+        )
     assert outcome.stopped
     assert [report.step for report in outcome.snapshots] == [len(outcome.losses)] == [2]

@@ -34,7 +34,9 @@ def train(job: JobSpec, folder: Path | None) -> TrainOutcome:
         if found is not None:
             run.restore(found)
             data = replace(data, start=ResumePoint.of(found).cursor)
-        return run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=folder))
+        return run.train(
+            data, watch=lambda _: None, snapshots=SnapshotPlace(folder=None if folder is None else str(folder))
+        )
 
 
 def cut_and_resumed(job: JobSpec, folder: Path) -> TrainOutcome:

@@ -75,6 +75,17 @@ def test_train_resume_begins_where_there_is_nothing_to_go_on_from(folder: Path) 
     assert not list(folder.glob("again.previous*"))
 
 
+def test_snapshots_may_lie_elsewhere_one_folder_a_run(folder: Path) -> None:
+    shared = ("--set", "snapshots.folder=file://" + str(folder / "shared"))
+    for _ in range(2):
+        short = hetero_here("train", "job.yaml", "--in-process", "--run", "r", "--set", "train.max_steps=7", *shared)
+        assert short.code == 0, short.err
+    on = hetero_here("resume", "r", "--in-process", "--set", "train.max_steps=8", "--json")
+    assert on.json["snapshots"]["resumed_from"] == 6
+    assert len(list((folder / "shared").iterdir())) == 2
+    assert not (folder / "r" / "snapshots").exists()
+
+
 def test_a_damaged_newest_snapshot_is_passed_over_and_named(folder: Path) -> None:
     hetero_here("train", "job.yaml", "--in-process", "--run", "hurt", "--set", "train.max_steps=13")
     newest = folder / "hurt" / "snapshots" / "step-0000000012"
