@@ -17,7 +17,7 @@ from hetero.loops.results import Scores
 from hetero.loops.run import DataPass, RunReport, TrainOutcome
 from hetero.loops.snapshots import SnapshotPlace
 from hetero.loops.tower_state import ResumePoint
-from hetero.records import AUTO_WINDOW, JobSpec, RoleSpec, SnapshotSpec
+from hetero.records import AUTO_WINDOW, JobSpec, RoleSpec, SnapshotSpec, TowerSpec
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import alive
 
@@ -153,3 +153,12 @@ def test_a_run_is_stopped_after_the_step_under_way(job: JobSpec, tmp_path: Path)
         )
     assert outcome.stopped
     assert [report.step for report in outcome.snapshots] == [len(outcome.losses)] == [2]
+
+
+def test_buffers_and_dropout_go_on_too(job: JobSpec, tmp_path: Path) -> None:
+    tower = TowerSpec(name="tests.support.coupled_tower:CoupledTower", lr=0.01)
+    coupled = replace(job, tower=tower, window=4, epochs=1)
+    whole = train_on(coupled, tmp_path / "whole", resumed=False)
+    folder = tmp_path / "cut"
+    train_on(replace(coupled, max_steps=10, snapshots=SnapshotSpec(every_steps=10)), folder, resumed=False)
+    assert_equal(train_on(replace(coupled, window=0), folder, resumed=True), whole)
