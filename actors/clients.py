@@ -62,8 +62,8 @@ class RemoteServer:
     def note_leased(self, values: LeasedValues) -> Pending[None]:
         return self._answer(self._peer.handle.note_leased.remote(values), f"leased rows after step {values.steps}")
 
-    def cut(self, name: str) -> Pending[None]:
-        return self._answer(self._peer.handle.cut.remote(name), f"cut for {name}")
+    def cut(self, name: str, *, base: str | None) -> Pending[None]:
+        return self._answer(self._peer.handle.cut.remote(name, base), f"cut for {name}")
 
     def open_dense(self, part: DensePart) -> Pending[None]:
         return self._answer(self._peer.handle.open_dense.remote(part), "first dense parameters")

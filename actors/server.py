@@ -73,9 +73,9 @@ class ServerActor:
         with self._clock.span(Span.ROWS_PUSH):
             self._server.note_leased(values)
 
-    def cut(self, name: str) -> None:
+    def cut(self, name: str, base: str | None) -> None:
         """Settle what a snapshot holds."""
-        self._snapshots.cut(name, owners=self._owners())
+        self._snapshots.cut(name, owners=self._owners(), base=base)
 
     @ray.method(concurrency_group="snapshot")
     def write_cut(self, folder: str) -> RowsWritten:

@@ -17,7 +17,7 @@ from actors.calls import Answer
 from actors.group import ActorGroup
 from actors.naming import Role
 from actors.tower import CutNews
-from hetero.errors import PeerLostError, SnapshotError
+from hetero.errors import DataError, PeerLostError, SnapshotError
 from hetero.loops.cuts import CutRule
 from hetero.loops.protocols import Cut
 from hetero.loops.snapshots import SnapshotPlace, SnapshotReport, SnapshotWriting
@@ -110,7 +110,8 @@ class SnapshotKeeper:
             writing = SnapshotWriting(self._group.context.job, self._place.folder, name=told.name, pause_s=told.pause_s)
         except SnapshotError as error:
             self._group.call_all(self._group.of(Role.SERVER), "drop_cut")
-            self._end(SnapshotReport.failed(told.name, self._place.folder, error, pause_s=told.pause_s))
+            report = SnapshotReport.failed(told.name, self._place.folder, error, pause_s=told.pause_s)
+            self._end(report, base=None if isinstance(error, DataError) else told.base)
             return
         towers = self._group.of(Role.TOWER) if self._separate else [self._tower]
         calls = [
@@ -132,11 +133,11 @@ class SnapshotKeeper:
         except SnapshotError as error:
             report = under_way.writing.give_up(error)
         self._under_way = None
-        self._end(report)
+        self._end(report, base=under_way.writing.next_base)
 
-    def _end(self, report: SnapshotReport) -> None:
+    def _end(self, report: SnapshotReport, *, base: str | None) -> None:
         for tower in self._group.of(Role.TOWER):
-            self._group.call(tower, "cut_written").result()
-        self._rule.written()
+            self._group.call(tower, "cut_written", base).result()
+        self._rule.written(base=None)
         self.reports.append(report)
         self._place.told(report)

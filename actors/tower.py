@@ -68,6 +68,7 @@ class CutNews:
     """A cut that waits for the driver to have it written. name: of the snapshot."""
 
     name: str
+    base: str | None
     cut: Cut
     pause_s: float
 
@@ -215,7 +216,9 @@ class TowerActor:
     def cut_news(self) -> CutNews | None:
         """The cut that waits to be written; asked of tower 0."""
         taken = self._taken
-        return None if taken is None else CutNews(name=taken.name, cut=taken.cut, pause_s=taken.pause_s)
+        if taken is None:
+            return None
+        return CutNews(name=taken.name, base=taken.base, cut=taken.cut, pause_s=taken.pause_s)
 
     @ray.method(concurrency_group="snapshot")
     def write_cut(self, folder: str) -> tuple[FileEntry, ...]:
@@ -227,10 +230,10 @@ class TowerActor:
         return self._taken.state.write(folder=folder, digest=self._digest)
 
     @ray.method(concurrency_group="control")
-    def cut_written(self) -> None:
-        """The snapshot is whole, or given up: another may begin."""
+    def cut_written(self, base: str | None) -> None:
+        """The snapshot is whole, or given up: another may begin, with the changes since `base`."""
         self._taken = None
-        self._rule.written()
+        self._rule.written(base=base)
 
     def role_report(self) -> RoleReport:
         return RoleReport(

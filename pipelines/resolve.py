@@ -82,7 +82,10 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         deadline_s=job.run.deadline_s,
         warm_start=_warm_start(job, groups),
         snapshots=SnapshotSpec(
-            every_steps=job.snapshots.every_steps, every_s=job.snapshots.every_s, keep=job.snapshots.keep
+            every_steps=job.snapshots.every_steps,
+            every_s=job.snapshots.every_s,
+            keep=job.snapshots.keep,
+            deltas=job.snapshots.deltas,
         ),
     )
 

@@ -336,12 +336,14 @@ class Run(Section):
 class Snapshots(Section):
     """When a run takes snapshots that it can be resumed from: after every `every_steps` steps, and when `every_s`
     seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is
-    taken when the run is stopped from outside. folder: a path or URI that all machines reach, in which the run makes a
+    taken when the run is stopped from outside. deltas: after one with all rows, so many hold only those that changed
+    since the one before. folder: a path or URI that all machines reach, in which the run makes a
     folder of its own; default, the run's folder."""
 
     every_steps: Count | None = None
     every_s: Positive | None = 600.0
     keep: Count = 2
+    deltas: Annotated[int, Strict(), Field(ge=0, le=100)] = 0
     folder: Text | None = None
 
 

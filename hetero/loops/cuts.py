@@ -35,14 +35,17 @@ _FLAG = {Cut.NONE: 0.0, Cut.SNAPSHOT: 1.0, Cut.STOP: _STOP_FLAG}
 class CutServer(Protocol):
     """A server that settles what a snapshot holds, in the lane of the tower that asks."""
 
-    def cut(self, name: str) -> Pending[None]: ...
+    def cut(self, name: str, *, base: str | None) -> Pending[None]:
+        """base: the snapshot since which rows changed that are to be in it; None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A cut that waits to be written. pause_s: seconds for which the tower did not train."""
+    """A cut that waits to be written. base: as the servers were told. pause_s: seconds for which the tower did not
+    train."""
 
     name: str
+    base: str | None
     cut: Cut
     state: TowerState
     pause_s: float
@@ -61,6 +64,7 @@ class CutRule:
         self._asked = Cut.NONE
         self._due = False
         self._writing = False
+        self._base: str | None = None
         self._lock = threading.Lock()
 
     def ask(self, cut: Cut) -> None:
@@ -92,10 +96,15 @@ class CutRule:
             self._writing, self._due, self._asked = True, False, Cut.NONE
             self._last_t = self._now()
 
-    def written(self) -> None:
-        """It is written, or given up."""
+    def written(self, *, base: str | None) -> None:
+        """It is written, or given up. base: the snapshot that the next one may tell the changes from."""
         with self._lock:
-            self._writing = False
+            self._writing, self._base = False, base
+
+    @property
+    def base(self) -> str | None:
+        """The snapshot that the next one may tell the changes from."""
+        return self._base
 
 
 class TowerCuts:
@@ -125,12 +134,13 @@ class TowerCuts:
         self._group.sum_(rejected)  # all towers are here when it returns
         self._rule.begun()
         if self._group.rank == 0:
-            name = snapshot_name(spec.after.step)
-            for settled in [server.cut(name) for server in self._servers]:
+            name, base = snapshot_name(spec.after.step), self._rule.base
+            for settled in [server.cut(name, base=base) for server in self._servers]:
                 settled.result()
             state = TowerState.of(tower, spec.after, rejected_rows=int(rejected))
             self._group.sum_(rejected)
-            self._taken(Taken(name=name, cut=cut, state=state, pause_s=time.perf_counter() - started_t))
+            pause_s = time.perf_counter() - started_t
+            self._taken(Taken(name=name, base=base, cut=cut, state=state, pause_s=pause_s))
         else:
             self._group.sum_(rejected)
         return cut

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.warm_start import warm_rows
-from hetero.errors import SnapshotError
+from hetero.errors import DataError, SnapshotError
 from hetero.exchange.messages import Done, Pending
 from hetero.exchange.server import RowServer
 from hetero.keys.routing import initial_owners
@@ -27,8 +27,8 @@ class _CutHere:
     snapshots: ServerSnapshots
     owners: I32
 
-    def cut(self, name: str) -> Pending[None]:
-        self.snapshots.cut(name, owners=self.owners)
+    def cut(self, name: str, *, base: str | None) -> Pending[None]:
+        self.snapshots.cut(name, owners=self.owners, base=base)
         return Done(None)
 
 
@@ -83,18 +83,23 @@ class LocalCuts(TowerCuts):
 
     def _write(self, taken: Taken) -> None:
         assert self._place.folder is not None
+        base = self._own_rule.base
         try:
-            writing = SnapshotWriting(self._job, self._place.folder, name=taken.name, pause_s=taken.pause_s)
+            writing = SnapshotWriting(
+                self._job, self._place.folder, name=taken.name, base=taken.base, pause_s=taken.pause_s
+            )
             try:
                 rows = [server.write(folder=writing.path) for server in self._snapshots]
                 report = writing.commit(rows, taken.state.write(folder=writing.path, digest=self._digest))
+                base = writing.next_base
             except SnapshotError as error:
                 report = writing.give_up(error)
-        except SnapshotError as error:
+        except (SnapshotError, DataError) as error:
+            base = None
             report = SnapshotReport.failed(taken.name, self._place.folder, error)
         for server in self._snapshots:
             server.drop()
         report = replace(report, pause_s=report.pause_s + report.write_s)  # nobody trains meanwhile
-        self._own_rule.written()
+        self._own_rule.written(base=base)
         self.reports.append(report)
         self._place.told(report)

@@ -66,17 +66,18 @@ class SeparateCuts:
         tower.deliver(source, steps=steps)
         self._rule.begun()
         if self._meet(steps) is None:
-            self._rule.written()
+            self._rule.written(base=self._rule.base)
             return Cut.NONE
-        name = snapshot_name(steps)
+        name, base = snapshot_name(steps), self._rule.base
         if self._number == 0:
-            for settled in [server.cut(name) for server in self._servers]:
+            for settled in [server.cut(name, base=base) for server in self._servers]:
                 settled.result()
             state = TowerState.of(tower, spec.after, rejected_rows=tower.log.rejected_rows)
         else:
             state = TowerState.share(tower, spec.after)
         self._meet(steps)
-        self._taken(Taken(name=name, cut=cut, state=state, pause_s=time.perf_counter() - started_t))
+        pause_s = time.perf_counter() - started_t
+        self._taken(Taken(name=name, base=base, cut=cut, state=state, pause_s=pause_s))
         return cut
 
     def end(self) -> None:

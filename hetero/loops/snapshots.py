@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,12 @@ from dataclasses import dataclass, field
 from hetero.checkpoint.manifest import FileEntry, merge_held
 from hetero.checkpoint.retention import remove_drafts, retain
 from hetero.checkpoint.rows import RowsWritten
-from hetero.checkpoint.snapshot import SnapshotDraft, step_of
-from hetero.errors import ProtocolError
+from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft, step_of
+from hetero.checkpoint.storage import Storage
+from hetero.errors import ProtocolError, SnapshotError
 from hetero.records import JobSpec
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +70,20 @@ NOWHERE = SnapshotPlace()
 
 
 class SnapshotWriting:
-    """One snapshot between its cut and its commit: parts arrive, then it is made whole."""
+    """One snapshot between its cut and its commit: parts arrive, then it is made whole.
 
-    def __init__(self, job: JobSpec, folder: str, *, name: str, pause_s: float) -> None:
+    base: the one beside it whose changes it tells, or None. next_base: the base of the one after it.
+    Raises SnapshotError when it cannot be begun, DataError when the base is gone.
+    """
+
+    def __init__(self, job: JobSpec, folder: str, *, name: str, base: str | None, pause_s: float) -> None:
         self._job = job
         self._folder = folder
         self._pause_s = pause_s
         self._started_t = time.perf_counter()
         self._name = name
+        self._base = None if base is None else Snapshot.open(Storage(folder).child(base).path)
+        self.next_base = base
         self._draft = SnapshotDraft.begin(folder, name=name, step=_step(name))
 
     @property
@@ -85,8 +95,15 @@ class SnapshotWriting:
         """Make it whole, and delete those that are not kept. rows: of every server. Raises SnapshotError."""
         files = [*tower, *(entry for own in rows for entry in own.files)]
         with self._draft as draft:
-            snapshot = draft.commit(self._job, files=files, held=merge_held([own.held for own in rows]))
-        retain(self._folder, keep=self._job.snapshots.keep)
+            snapshot = draft.commit(
+                self._job, files=files, held=merge_held([own.held for own in rows]), base=self._base
+            )
+        fits = len(snapshot.manifest.bases) < self._job.snapshots.deltas
+        self.next_base = snapshot.name if fits else None
+        try:
+            retain(self._folder, keep=self._job.snapshots.keep)
+        except SnapshotError as error:  # this one is whole; more stay than were asked for
+            _LOG.warning("older snapshots in %s could not be deleted: %s", self._folder, error)
         return SnapshotReport(
             step=snapshot.manifest.step,
             path=snapshot.path,

@@ -153,11 +153,13 @@ class Mode(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSpec:
     """When a run takes snapshots: after every so many steps, after so many seconds without one, or both; None for
-    neither, and then only one when it is stopped. keep: how many stay on disk."""
+    neither, and then only one when it is stopped. keep: how many stay on disk. deltas: how many that hold only the rows
+    changed since the one before may follow one that holds all."""
 
     every_steps: int | None = None
     every_s: float | None = None
     keep: int = 2
+    deltas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

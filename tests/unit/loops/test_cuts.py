@@ -27,13 +27,13 @@ def test_a_cut_is_due_by_steps_by_time_and_on_request() -> None:
     assert [rule.wanted(steps) for steps in (1, 4)] == [Cut.NONE, Cut.NONE]
     assert rule.wanted(5) is Cut.SNAPSHOT
     rule.begun()
-    rule.written()
+    rule.written(base=None)
     clock.t = 59.0
     assert rule.wanted(6) is Cut.NONE
     clock.t = 60.0
     assert rule.wanted(6) is Cut.SNAPSHOT
     rule.begun()
-    rule.written()
+    rule.written(base=None)
     rule.ask(Cut.SNAPSHOT)
     assert rule.wanted(7) is Cut.SNAPSHOT
     rule.ask(Cut.STOP)
@@ -48,10 +48,10 @@ def test_while_one_is_written_the_next_waits_and_is_not_forgotten() -> None:
     assert [rule.wanted(steps) for steps in (9, 10, 11)] == [Cut.NONE] * 3
     rule.ask(Cut.STOP)
     assert rule.wanted(12) is Cut.NONE
-    rule.written()
+    rule.written(base=None)
     assert rule.wanted(13) is Cut.STOP
     rule.begun()
-    rule.written()
+    rule.written(base=None)
     assert rule.wanted(14) is Cut.NONE
 
 
