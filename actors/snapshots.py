@@ -107,8 +107,10 @@ class SnapshotKeeper:
     def _begin(self, told: CutNews) -> None:
         assert self._place.folder is not None
         try:
-            writing = SnapshotWriting(self._group.context.job, self._place.folder, name=told.name, pause_s=told.pause_s)
-        except SnapshotError as error:
+            writing = SnapshotWriting(
+                self._group.context.job, self._place.folder, name=told.name, base=told.base, pause_s=told.pause_s
+            )
+        except (SnapshotError, DataError) as error:
             self._group.call_all(self._group.of(Role.SERVER), "drop_cut")
             report = SnapshotReport.failed(told.name, self._place.folder, error, pause_s=told.pause_s)
             self._end(report, base=None if isinstance(error, DataError) else told.base)

@@ -35,8 +35,13 @@ def whole(job: JobSpec) -> Finished:
 
 
 def laid_out(job: JobSpec, *, readers: int, servers: int, towers: int = 1, window: int = 0) -> JobSpec:
-    counts = {"readers": readers, "servers": servers, "towers": towers}
-    return replace(job, window=window, **{name: RoleSpec(count=count) for name, count in counts.items()})
+    return replace(
+        job,
+        window=window,
+        readers=RoleSpec(count=readers),
+        servers=RoleSpec(count=servers),
+        towers=RoleSpec(count=towers),
+    )
 
 
 def resume(job: JobSpec, folder: Path, place: SnapshotPlace | None = None) -> TrainOutcome:

@@ -25,7 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def losses(run: str) -> np.ndarray:
-    return np.load(Path(run) / "losses.npy")
+    loaded: np.ndarray = np.load(Path(run) / "losses.npy")
+    return loaded
 
 
 def test_a_run_that_was_cut_short_goes_on_to_the_same_end(folder: Path) -> None:
