@@ -113,7 +113,7 @@ class SnapshotKeeper:
         except (SnapshotError, DataError) as error:
             self._group.call_all(self._group.of(Role.SERVER), "drop_cut")
             report = SnapshotReport.failed(told.name, self._place.folder, error, pause_s=told.pause_s)
-            self._end(report, base=None if isinstance(error, DataError) else told.base)
+            self._end(report, base=None)
             return
         towers = self._group.of(Role.TOWER) if self._separate else [self._tower]
         calls = [

@@ -83,7 +83,7 @@ class LocalCuts(TowerCuts):
 
     def _write(self, taken: Taken) -> None:
         assert self._place.folder is not None
-        base = self._own_rule.base
+        base = None
         try:
             writing = SnapshotWriting(
                 self._job, self._place.folder, name=taken.name, base=taken.base, pause_s=taken.pause_s
@@ -95,7 +95,6 @@ class LocalCuts(TowerCuts):
             except SnapshotError as error:
                 report = writing.give_up(error)
         except (SnapshotError, DataError) as error:
-            base = None
             report = SnapshotReport.failed(taken.name, self._place.folder, error)
         for server in self._snapshots:
             server.drop()

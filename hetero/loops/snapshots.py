@@ -114,7 +114,8 @@ class SnapshotWriting:
         )
 
     def give_up(self, error: Exception) -> SnapshotReport:
-        """Remove what was written; the snapshots there stay."""
+        """Remove what was written; the snapshots there stay, and the next one holds everything."""
+        self.next_base = None
         self._draft.abandon()
         write_s = time.perf_counter() - self._started_t
         return SnapshotReport.failed(self._name, self._folder, error, pause_s=self._pause_s, write_s=write_s)
