@@ -169,13 +169,38 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far the joint stream of rows is used at a step boundary: enough to go on without reading what is behind.
+
+    step: steps done. splits: whole splits behind, over all passes; row: rows used of the split after them. rows: good
+    rows used, over all passes. read, malformed: rows of the first pass in the splits behind, good and malformed ones
+    together, and the malformed ones alone.
+    """
+
+    step: int = 0
+    splits: int = 0
+    row: int = 0
+    rows: int = 0
+    read: int = 0
+    malformed: int = 0
+
+
+START = Cursor()
+"""Before the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """What one tower's batch of one step holds. weight_sum is over all towers' rows of the step."""
+    """What one tower's batch of one step holds. weight_sum is over all towers' rows of the step.
+
+    after: where the stream stands when the step is done, for all towers alike.
+    """
 
     step: int
     tower: int
     pieces: tuple[Piece, ...]
     weight_sum: float
+    after: Cursor
 
     @property
     def rows(self) -> int:
