@@ -23,12 +23,13 @@ from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
+from hetero.loops.handover import Handover
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream, SequencerForTower
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
-from hetero.loops.tower import Tower, score, train
+from hetero.loops.tower import Tower, predict, score, train
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
@@ -79,6 +80,7 @@ class TowerActor:
         self._clock = SpanClock()
         self._state: _Joined | None = None
         self._latest = TowerNews(step=0, rows=0, loss=None, waits={})
+        self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
 
     @ray.method(concurrency_group="control")
@@ -151,6 +153,19 @@ class TowerActor:
             return score(state.tower, stream)
         finally:
             stream.close()
+
+    def predict(self) -> None:
+        """Score until the sequencer has no more batches; the driver fetches what is there by `take_scored`."""
+        state = self._joined()
+        stream = self._stream(state, RemoteSequencer(state.peers.sequencer))
+        try:
+            predict(state.tower, stream, sink=self._scored.put)
+        finally:
+            stream.close()
+
+    @ray.method(concurrency_group="control")
+    def take_scored(self) -> list[ScoredPart]:
+        return self._scored.take()
 
     def save(self, folder: Path) -> str:
         tower = self._joined().tower

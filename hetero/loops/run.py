@@ -22,7 +22,7 @@ from hetero.exchange.window_size import WindowChoice
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import SpanTotals
 from hetero.records import F64, DataSpec, JobSpec, SplitRef
@@ -62,6 +62,7 @@ class RunProgress:
 
 
 Watch = Callable[[RunProgress], None]
+Sink = Callable[[Sequence[ScoredPart]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +191,12 @@ class TrainingRun(Protocol):
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         """Predict every row; rows in the order of towers, then steps."""
+
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        """Predict every row and hand the predictions on while they come, each tower's in step order.
+
+        `watch` is told of a split's malformed rows before `sink` gets rows of that split.
+        """
 
     def save(self, folder: Path) -> None:
         """Write the model (`hetero.checkpoint.model`)."""

@@ -21,7 +21,7 @@ from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
@@ -177,6 +177,15 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
         gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
         buckets=buckets,
     )
+
+
+def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None]) -> None:
+    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed."""
+    tower.dense.refresh()
+    tower.module.eval()
+    for spec, batch in batches:
+        predictions = tower.score(batch, step=spec.step)
+        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions))
 
 
 def _gradient(rows: torch.Tensor) -> F32:
