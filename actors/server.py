@@ -9,8 +9,8 @@ from pathlib import Path
 import ray
 
 from actors.context import RunContext
-from hetero.checkpoint.manifest import Part
-from hetero.checkpoint.rows import read_rows, write_rows
+from hetero.checkpoint.rows import RowsWritten, read_rows, write_rows
+from hetero.checkpoint.snapshot import Snapshot
 from hetero.exchange.messages import (
     DensePart,
     DensePullReply,
@@ -27,8 +27,10 @@ from hetero.exchange.messages import (
 )
 from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.keys.routing import initial_owners
 from hetero.loops.run import RoleReport
 from hetero.observe.spans import Span, SpanClock
+from hetero.records import I32
 
 
 class ServerActor:
@@ -80,19 +82,14 @@ class ServerActor:
     def state(self) -> ServerState:
         return self._server.state()
 
-    def save(self, folder: Path) -> tuple[Part, ...]:
+    def save(self, folder: str) -> RowsWritten:
         with self._clock.span(Span.SNAPSHOT_WRITE):
-            return write_rows(self._server.stores, self._job, folder=folder, server=self._index)
+            return write_rows(self._server.stores, self._job, folder=folder, server=self._index, owners=self._owners())
 
     def load(self, folder: Path) -> int:
         self._server.forget_towers()
-        return read_rows(
-            self._server.stores,
-            self._job,
-            folder=folder,
-            server=self._index,
-            servers=self._job.servers.count,
-        )
+        snapshot = Snapshot.open(folder)
+        return read_rows(self._server.stores, self._job, snapshot, server=self._index, owners=self._owners())
 
     def role_report(self) -> RoleReport:
         return RoleReport(
@@ -101,3 +98,6 @@ class ServerActor:
             peak_rss_bytes=peak_rss_bytes(),
             cpu_s=time.process_time(),
         )
+
+    def _owners(self) -> I32:
+        return initial_owners(self._job.buckets, self._job.servers.count)

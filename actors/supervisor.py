@@ -20,7 +20,8 @@ from actors.naming import Member, Role
 from actors.sequencer import SequencerNews
 from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
-from hetero.checkpoint.manifest import write_manifest
+from hetero.checkpoint.manifest import merge_held
+from hetero.checkpoint.snapshot import SnapshotDraft
 from hetero.errors import DeadlineError, PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
 from hetero.loops.pace import Pace
@@ -47,6 +48,7 @@ class RayRun:
     def __init__(self, context: RunContext) -> None:
         self.job: JobSpec = context.job
         self._store_peak_bytes = 0
+        self._steps = 0
         self._spilled_bytes: int | None = 0
         self._group = ActorGroup(context)
         try:
@@ -61,6 +63,7 @@ class RayRun:
         logs = self._run_phase(data, "train", watch)
         self._note_spilled(spilled_before, store_spilled_bytes())
         cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
+        self._steps = max(len(log.losses) for log in logs)
         return TrainOutcome.of(logs, cpu_s=cpu_s)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
@@ -80,12 +83,13 @@ class RayRun:
         hand_on(self._look(data.phase))
 
     def save(self, folder: Path) -> None:
-        parts = self._group.call_all(
-            self._group.of(Role.SERVER), "save", folder.absolute(), deadline_s=_FILE_DEADLINE_S
-        )
-        tower = self._group.of(Role.TOWER)[0]
-        dense = self._group.call(tower, "save", folder.absolute(), deadline_s=_FILE_DEADLINE_S).result()
-        write_manifest(self.job, folder=folder, parts=[part for own in parts for part in own], dense_sha256=dense)
+        with SnapshotDraft.begin(folder.parent, name=folder.name, step=self._steps) as draft:
+            servers = self._group.of(Role.SERVER)
+            rows = self._group.call_all(servers, "save", draft.path, deadline_s=_FILE_DEADLINE_S)
+            tower = self._group.of(Role.TOWER)[0]
+            dense = self._group.call(tower, "save", draft.path, deadline_s=_FILE_DEADLINE_S).result()
+            files = [dense, *(entry for own in rows for entry in own.files)]
+            draft.commit(self.job, files=files, held=merge_held([own.held for own in rows]))
 
     def load(self, folder: Path) -> None:
         members = [*self._group.of(Role.SERVER), *self._group.of(Role.TOWER)]

@@ -14,7 +14,9 @@ import torch
 
 from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer
 from actors.context import RunContext
-from hetero.checkpoint.dense import read_dense, write_dense
+from hetero.checkpoint.manifest import FileEntry
+from hetero.checkpoint.snapshot import Snapshot
+from hetero.checkpoint.tensors import read_module, write_module
 from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.leases import LeasedRows
@@ -167,14 +169,14 @@ class TowerActor:
     def take_scored(self) -> list[ScoredPart]:
         return self._scored.take()
 
-    def save(self, folder: Path) -> str:
+    def save(self, folder: str) -> FileEntry:
         tower = self._joined().tower
         tower.dense.refresh()
-        return write_dense(tower.module, folder=folder)
+        return write_module(tower.module, folder=folder)
 
     def load(self, folder: Path) -> None:
         tower = self._joined().tower
-        read_dense(tower.module, folder=folder)
+        read_module(tower.module, Snapshot.open(folder))
         tower.dense.reopen()
 
     @ray.method(concurrency_group="control")

@@ -39,6 +39,10 @@ class CapacityError(HeteroError):
     """Something does not fit: memory, a table's capacity, an index; the message holds demand and limit."""
 
 
+class SnapshotError(HeteroError):
+    """A snapshot could not be written: full disk, read-only folder; the message names the file and what to do."""
+
+
 class PeerLostError(HeteroError):
     """A role of the run died or stopped answering; the message names it."""
 

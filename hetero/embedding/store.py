@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from hetero.embedding.cut import RowChunk, StoreCut
 from hetero.embedding.shards import SHARDS, MemoryUse, Shards
 from hetero.errors import LeaseError, ProtocolError
 from hetero.kernels.index import (
@@ -179,6 +180,15 @@ class RowStore:
                 rows = np.empty((count, self.width), np.float32)
                 copy_kernel(self._shards.description, shard, self.width, start, tables, keys, rows)
                 yield KeySet(tables, keys), rows
+
+    def begin_snapshot(self, *, since: int | None = None) -> StoreCut:
+        """Settle the rows as they are now, or those changed since an earlier mark; read them from the cut."""
+        chunks = (RowChunk(keys, rows) for keys, rows in self.scan())
+        return StoreCut(lambda: chunks, mark=self.mark(), held=self.count(), width=self.width)
+
+    def mark(self) -> int:
+        """A mark of now: `begin_snapshot(since=mark)` holds what changed after it."""
+        return 0
 
     def count(self) -> int:
         """Rows held."""

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hetero.checkpoint.dense import read_dense, write_dense
-from hetero.checkpoint.manifest import write_manifest
+from hetero.checkpoint.manifest import merge_held
 from hetero.checkpoint.rows import read_rows, write_rows
+from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
+from hetero.checkpoint.tensors import read_module, write_module
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
@@ -20,6 +21,7 @@ from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.keys.routing import initial_owners
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.modes import dense_side, pulled_source
@@ -126,20 +128,24 @@ class LocalRun:
         self._collect(readers)
 
     def save(self, folder: Path) -> None:
-        parts = [
-            part
-            for index, server in enumerate(self._servers)
-            for part in write_rows(server.stores, self.job, folder=folder, server=index)
-        ]
-        self._tower.dense.refresh()
-        dense = write_dense(self._tower.module, folder=folder)
-        write_manifest(self.job, folder=folder, parts=parts, dense_sha256=dense)
+        owners = initial_owners(self.job.buckets, len(self._servers))
+        with SnapshotDraft.begin(folder.parent, name=folder.name, step=len(self._tower.log.losses)) as draft:
+            rows = [
+                write_rows(server.stores, self.job, folder=draft.path, server=index, owners=owners)
+                for index, server in enumerate(self._servers)
+            ]
+            self._tower.dense.refresh()
+            dense = write_module(self._tower.module, folder=draft.path)
+            files = [dense, *(entry for own in rows for entry in own.files)]
+            draft.commit(self.job, files=files, held=merge_held([own.held for own in rows]))
 
     def load(self, folder: Path) -> None:
+        snapshot = Snapshot.open(folder)
+        owners = initial_owners(self.job.buckets, len(self._servers))
         for index, server in enumerate(self._servers):
-            read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
+            read_rows(server.stores, self.job, snapshot, server=index, owners=owners)
             server.forget_towers()
-        read_dense(self._tower.module, folder=folder)
+        read_module(self._tower.module, snapshot)
         self._tower.dense.reopen()
 
     def report(self) -> RunReport:

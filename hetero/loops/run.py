@@ -199,7 +199,7 @@ class TrainingRun(Protocol):
         """
 
     def save(self, folder: Path) -> None:
-        """Write the model (`hetero.checkpoint.model`)."""
+        """Write the model (`hetero.checkpoint`): a snapshot without cursors."""
 
     def load(self, folder: Path) -> None:
         """Take rows and dense parameters from a model written by `save`."""
