@@ -17,24 +17,21 @@ import numpy as np
 import pyarrow as pa
 
 from hetero.data.columns import Block
-from hetero.data.delimited import layout_of
 from hetero.data.filesystem import first_line
 from hetero.data.numbers import numbers_of
-from hetero.data.parquet import footer_of
 from hetero.data.parse import read_blocks_of
-from hetero.data.schema import LIBSVM_COLUMNS
-from hetero.data.sources import find_files
+from hetero.data.sources import first_schema
 from hetero.errors import DataError
-from hetero.records import DataSpec, Format, SplitRef
+from hetero.records import DataSpec, SplitRef
 
 
 def column_names(data: DataSpec) -> tuple[str, ...]:
     """Columns of the first file of the data. Raises DataError when there is none or it cannot be read."""
-    return tuple(_first_schema(data).names)
+    return tuple(first_schema(data).names)
 
 
 class KeptColumns:
-    """What an output takes over from its input: `columns` as they are, and `label` as float32, null where it is missing.
+    """What an output takes over from its input: `columns` as they are, and `label` as float32, null where missing.
 
     Types are those of the first file, text files' are strings. Raises DataError for a column that is not there.
     """
@@ -43,7 +40,13 @@ class KeptColumns:
         keep = columns if label is None else (*columns, label)
         self._label = label
         self.spec = replace(data, dense=(), sparse=(), label=None, weight=None, gauc_column=None, keep=keep)
-        found = _first_schema(self.spec)
+        found = first_schema(data)
+        missing = [name for name in keep if name not in found.names]
+        if missing:
+            raise DataError(
+                f"{', '.join(data.paths)}: there is no column '{missing[0]}' to keep; the first file has "
+                f"{', '.join(found.names)}: correct the name, or leave it out"
+            )
         fields = [pa.field(name, pa.float32() if name == label else _plain(found.field(name).type)) for name in keep]
         self.schema = pa.schema(fields)
 
@@ -73,25 +76,6 @@ class KeptColumns:
                 f"{ref.path}: column '{field.name}' cannot be written as {field.type}, its type in the first file: "
                 f"{first_line(error)}; leave it out of the columns to keep, or cast it where the file is written"
             ) from error
-
-
-def _first_schema(data: DataSpec) -> pa.Schema:
-    """Columns and types of the first file; cells of text files are strings."""
-    file = find_files(data)[0]
-    if file.format is Format.PARQUET:
-        schema = footer_of(file.path).schema.to_arrow_schema()
-        missing = [name for name in data.keep if name not in schema.names]
-        if missing:
-            raise DataError(
-                f"{file.path}: no column '{missing[0]}' to keep; the file has {', '.join(schema.names)}: correct the "
-                "name, or leave it out"
-            )
-        return schema
-    if file.format is Format.LIBSVM:
-        return pa.schema([(name, pa.string()) for name in LIBSVM_COLUMNS[:1]])
-    bare = replace(data, dense=(), sparse=(), label=None, weight=None, gauc_column=None)
-    names = layout_of(file.path, kind=file.format, spec=bare).names
-    return pa.schema([(name, pa.string()) for name in names])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

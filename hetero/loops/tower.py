@@ -80,7 +80,7 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
-            logits = self._forward(batch, rows)
+            logits = self._forward(batch, rows, is_bf16=self._is_bf16)
             weights = None if batch.weights is None else torch.from_numpy(batch.weights)
             labels = torch.from_numpy(batch.labels)
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
@@ -94,11 +94,14 @@ class Tower:
         return outcome.loss
 
     def score(self, batch: Batch, *, step: int) -> F32:
-        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created."""
+        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created.
+
+        In fp32 whatever the run trains in, so that a model's scores do not depend on the machine that computes them.
+        """
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled])
+            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
             probabilities: F32 = torch.sigmoid(logits.float()).numpy()
         return probabilities
 
@@ -107,9 +110,9 @@ class Tower:
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
+    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._is_bf16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
             logits = self.module(torch.from_numpy(batch.dense), embeddings)
         return check_logits(logits, batch.rows).float()
 

@@ -80,8 +80,8 @@ class DataSpec:
 
     gauc_column: the ids that group rows for GAUC (hashed like AUTO ids). columns: names for text files without a
     header. label: None for data to be scored whose labels nobody asks for; the rows' labels are NaN then. keep: further
-    columns to be read as they are, for `hetero.data.kept`. max_malformed_fraction: above it the job fails; malformed rows are always counted and written aside.
-    text_block_bytes: size of a split of an uncompressed text file.
+    columns to be read as they are, for `hetero.data.kept`. max_malformed_fraction: above it the job fails; malformed
+    rows are always counted and written aside. text_block_bytes: size of a split of an uncompressed text file.
     """
 
     paths: tuple[str, ...]

@@ -61,8 +61,8 @@ class MalformedRow:
 class ParsedSplit:
     """The rows of one split, as columns. R good rows, in file order or permuted by (seed, epoch, split).
 
-    labels float32 [R] in {0, 1}, or NaN where none are read; weights float32 [R] or None; dense float32 [R, D]; sparse one per SparseFeature;
-    gauc_ids uint64 [R] or None; malformed: every row left out.
+    labels float32 [R] in {0, 1}, or NaN where none are read; weights float32 [R] or None; dense float32 [R, D]; sparse
+    one per SparseFeature; gauc_ids uint64 [R] or None; malformed: every row left out.
     """
 
     ref: SplitRef

@@ -44,7 +44,9 @@ def _scores_of(program: torch.export.ExportedProgram, sample: Sample, embeddings
     archive.seek(0)
     loaded = torch.export.load(archive).module()
     blocks = list(embeddings.blocks)
-    names = [[spec.name for spec in sample.job.lookups if spec.group == g and spec.pooling is Pooling.NONE] for g in (0, 1)]
+    names = [
+        [spec.name for spec in sample.job.lookups if spec.group == g and spec.pooling is Pooling.NONE] for g in (0, 1)
+    ]
     sequences = [[embeddings[name] for name in group] for group in names]
     masks = [[embeddings.mask(name) for name in group] for group in names]
     scores: Tensor = loaded(torch.from_numpy(sample.batch.dense), blocks, sequences, masks)
