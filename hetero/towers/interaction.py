@@ -32,7 +32,9 @@ class DotInteraction(nn.Module):
 
     def forward(self, block: Tensor, first: Tensor | None = None) -> Tensor:
         block, first = block.float(), None if first is None else first.float()
-        if block.device.type != "cpu" or torch.compiler.is_exporting():
+        if torch.compiler.is_exporting():
+            return interaction_torch.forward(first, block, lower=self.lower)
+        if block.device.type != "cpu":
             with torch.autocast(block.device.type, enabled=False):
                 return interaction_torch.forward(first, block, lower=self.lower)
         shape = Shape(fields=self.fields, dim=block.shape[2], has_first=first is not None)

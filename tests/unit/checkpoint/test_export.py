@@ -47,7 +47,8 @@ def exported(trained: Trained) -> Path:
 
 
 def test_a_scan_in_parts_holds_every_row_once_in_the_order_of_the_mix(trained: Trained) -> None:
-    whole, parts = ({}, {})
+    whole: dict[tuple[int, int], bytes] = {}
+    parts: dict[tuple[int, int], bytes] = {}
     for part_bytes, rows in ((1 << 30, whole), (1000, parts)):
         for part in scan_rows(trained.snapshot, trained.job, part_bytes=part_bytes):
             for table, key, row in zip(part.keys.tables, part.keys.keys, part.rows, strict=True):

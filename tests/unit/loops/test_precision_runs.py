@@ -80,4 +80,4 @@ def test_scores_are_fp32_whatever_the_run_trains_in(job: JobSpec) -> None:
         with alive(replace(job, precision=precision), in_process=True) as run:
             assert run.precision.taken is precision
             scores.append(run.score(data, watch=lambda _: None).predictions)
-    np.testing.assert_array_equal(*scores)
+    np.testing.assert_array_equal(scores[0], scores[1])

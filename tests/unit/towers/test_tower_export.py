@@ -73,7 +73,9 @@ def _check(tower: str, lookups: tuple[Lookup, ...], args: dict[str, object]) -> 
             )
 
 
-@pytest.mark.parametrize("tower", CASES)
+@pytest.mark.parametrize(
+    "tower", [tower if tower == "dlrm" else pytest.param(tower, marks=pytest.mark.slow) for tower in CASES]
+)
 def test_an_exported_tower_scores_as_the_module_does(tower: str) -> None:
     lookups, args = CASES[tower]
     _check(tower, lookups, args)
@@ -91,7 +93,7 @@ def test_the_graph_holds_no_kernel_of_ours() -> None:
     module = build_tower(TowerSpec(name="dlrm", args={"bottom": [8], "top": [8]}), tower_inputs(sample.job), seed=1)
     for node in export_tower(module, sample.job).graph.nodes:
         if node.op == "call_function":
-            assert str(node.target).startswith(("aten.", "<built-in", "_operator")), node.target
+            assert str(node.target).startswith(("aten.", "<built-in")), node.target
 
 
 class Branching(nn.Module):
