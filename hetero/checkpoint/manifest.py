@@ -170,13 +170,14 @@ def decode(data: bytes, *, path: str) -> Manifest:
     """Read a manifest's text; `path` is for messages. Raises DataError when it is not whole or of another format."""
     try:
         record: Any = json.loads(data.decode("utf-8"))
+        found = record.get("format") if isinstance(record, dict) else None
+        if found != FORMAT:
+            raise DataError(f"{path}: is of format {found!r}, this version reads {FORMAT}")
+        told = record.pop("sha256", None)
+        sound = told == _digest(record) and _text({**record, "sha256": told}) == data
     except ValueError as error:
         raise DataError(f"{path}: was cut off or damaged ({error})") from error
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise DataError(f"{path}: is of format {found!r}, this version reads {FORMAT}")
-    told = record.pop("sha256", None)
-    if told != _digest(record) or _text({**record, "sha256": told}) != data:
+    if not sound:
         raise DataError(f"{path}: was changed or damaged (it does not match its own checksum)")
     try:
         return _manifest(record)

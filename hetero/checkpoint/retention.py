@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hetero.checkpoint.manifest import MANIFEST, Manifest
-from hetero.checkpoint.snapshot import PARTIAL, REPLACED, Snapshot, list_snapshots, step_of
+from hetero.checkpoint.snapshot import PARTIAL, REPLACED, Snapshot, list_snapshots, undo_replacement
 from hetero.checkpoint.storage import Storage
 from hetero.errors import DataError
 
@@ -37,13 +37,13 @@ def retain(folder: str | Path, *, keep: int) -> tuple[str, ...]:
 def remove_drafts(folder: str | Path) -> tuple[str, ...]:
     """Remove what runs that were killed left of snapshots they were writing; names of what was removed.
 
-    Call while nothing is being written there.
+    A snapshot moved aside for one that never came is brought back. Call while nothing is being written there.
     """
     storage, removed = Storage(folder), []
     for name in storage.names():
-        unfinished = step_of(name.removesuffix(PARTIAL)) is not None and name.endswith(PARTIAL)
-        superseded = name.endswith(REPLACED) and storage.child(name.removesuffix(REPLACED)).exists()
-        if unfinished or superseded:
+        if name.endswith(REPLACED):
+            undo_replacement(storage.child(name.removesuffix(REPLACED)))
+        if name.endswith((PARTIAL, REPLACED)) and storage.child(name).exists():
             storage.child(name).remove()
             removed.append(name)
     return tuple(removed)

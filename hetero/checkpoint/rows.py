@@ -45,17 +45,24 @@ def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: str, server:
     Raises SnapshotError naming the file when the disk refuses.
     """
     cuts = [store.begin_snapshot() for store in stores]
+    try:
+        return write_cuts(cuts, job, folder=folder, server=server, owners=owners)
+    finally:
+        for cut in cuts:
+            cut.close()
+
+
+def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
+    """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
     files = [
         entry
         for group, cut in enumerate(cuts)
-        for entry in write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
+        for entry in _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
     ]
-    for cut in cuts:
-        cut.close()
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
-def write_group(
+def _write_group(
     cut: StoreCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
     """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
@@ -145,14 +152,20 @@ class _Spread:
 
     def __init__(self, sinks: Sequence[Sink], group: GroupSpec, *, width: int, part_of: I32) -> None:
         self._schema = pa.schema([("table", pa.uint16()), ("key", pa.uint64()), ("row", pa.list_(pa.float32(), width))])
-        self._writers = [pq.ParquetWriter(pa.PythonFile(sink, mode="w"), self._schema) for sink in sinks]
+        self._sinks = sinks
+        self._writers: list[pq.ParquetWriter] = []
         self._seeds = mixed_seeds([group])
         self._part_of = part_of
         self._shift = np.uint64(65 - len(part_of).bit_length())
-        self._sinks = sinks
         self.rows = [0] * len(sinks)
 
     def __enter__(self) -> _Spread:
+        try:
+            for sink in self._sinks:
+                self._writers.append(pq.ParquetWriter(pa.PythonFile(sink, mode="w"), self._schema))
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(

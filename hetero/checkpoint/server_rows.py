@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetero.checkpoint.rows import RowsWritten, read_rows, write_group
+from hetero.checkpoint.rows import RowsWritten, read_rows, write_cuts
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.embedding.cut import StoreCut
 from hetero.embedding.store import RowStore
@@ -58,13 +58,9 @@ class ServerSnapshots:
             raise ProtocolError(f"server {self._server}: asked to write a snapshot before its cut")
         name, owners, cuts = self._cut
         try:
-            files = [
-                entry
-                for group, cut in enumerate(cuts)
-                for entry in write_group(cut, self._job, group=group, folder=folder, server=self._server, owners=owners)
-            ]
+            written = write_cuts(cuts, self._job, folder=folder, server=self._server, owners=owners)
             self._marks[name] = tuple(cut.mark for cut in cuts)
-            return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
+            return written
         finally:
             self.drop()
 

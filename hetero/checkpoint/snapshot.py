@@ -127,7 +127,7 @@ class SnapshotDraft:
         final = parent.child(name)
         draft = parent.child(name + PARTIAL) if final.local else final
         if final.local:
-            _undo_replacement(final)
+            undo_replacement(final)
         else:
             final.remove_file(MANIFEST)
         draft.remove()
@@ -189,15 +189,21 @@ class SnapshotDraft:
 
 
 def _move_into_place(draft: Storage, final: Storage) -> None:
+    """Rename a whole draft to its place; what is there moves aside until then, and comes back when that fails."""
     aside = final.parent.child(final.name + REPLACED)
-    if final.exists():
+    try:
+        if final.exists():
+            aside.remove()
+            final.rename(aside.name)
+        draft.rename(final.name)
+    except SnapshotError:
+        undo_replacement(final)
+        raise
+    with contextlib.suppress(SnapshotError):  # the snapshot is there; `remove_drafts` takes what stays of the old one
         aside.remove()
-        final.rename(aside.name)
-    draft.rename(final.name)
-    aside.remove()
 
 
-def _undo_replacement(final: Storage) -> None:
+def undo_replacement(final: Storage) -> None:
     """Bring back a snapshot that was moved aside for one that never came."""
     aside = final.parent.child(final.name + REPLACED)
     if aside.exists() and not final.exists():

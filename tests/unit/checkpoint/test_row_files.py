@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,75 +13,16 @@ import torch
 from torch import nn
 
 from hetero.checkpoint import rows as rows_module
-from hetero.checkpoint.manifest import MANIFEST, FileEntry, merge_held
-from hetero.checkpoint.rows import read_rows, write_rows
+from hetero.checkpoint.manifest import MANIFEST
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.tensors import read_module, write_module
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.store import Create
 from hetero.errors import DataError, SnapshotError
 from hetero.keys.routing import Router, initial_owners
-from hetero.records import F32, GroupSpec, JobSpec, KeySet, RowOptimizer, RowOptimizerSpec, TableSpec
-from tests.support.row_client import contract_job, some_gradients, some_keys
-from tests.support.row_oracle import pairs
+from hetero.records import GroupSpec, KeySet, RowOptimizer, RowOptimizerSpec, TableSpec
+from tests.support.row_client import some_gradients, some_keys
 from tests.support.row_updates import assert_same_bits
-
-JOB = contract_job(servers=1)
-
-
-def new_stores(job: JobSpec = JOB) -> list[RowStore]:
-    return [RowStore(group) for group in job.groups]
-
-
-def trained(servers: int) -> list[list[RowStore]]:
-    """Stores of each server after a few steps; what a row holds does not depend on the number of servers."""
-    stores = [new_stores() for _ in range(servers)]
-    router = Router(JOB.groups, JOB.buckets, initial_owners(JOB.buckets, servers))
-    for step in range(3):
-        keys = some_keys(seed=step, rows=200)
-        gradients = some_gradients(keys, seed=step)
-        for index, group in enumerate(keys):
-            for server, part in enumerate(router.route(group)):
-                stores[server][index].push(part.keys, gradients[index][part.positions])
-    return stores
-
-
-def save(stores: Sequence[Sequence[RowStore]], folder: Path, job: JobSpec = JOB) -> Snapshot:
-    owners = initial_owners(job.buckets, len(stores))
-    with SnapshotDraft.begin(folder.parent, name=folder.name, step=3) as draft:
-        rows = [
-            write_rows(mine, job, folder=draft.path, server=server, owners=owners) for server, mine in enumerate(stores)
-        ]
-        files = [entry for own in rows for entry in own.files]
-        return draft.commit(job, files=files, held=merge_held([own.held for own in rows]))
-
-
-def load(folder: Path, servers: int, job: JobSpec = JOB) -> tuple[list[list[RowStore]], int]:
-    stores = [new_stores(job) for _ in range(servers)]
-    owners, snapshot = initial_owners(job.buckets, servers), Snapshot.open(folder)
-    loaded = sum(read_rows(mine, job, snapshot, server=server, owners=owners) for server, mine in enumerate(stores))
-    return stores, loaded
-
-
-def row_files(snapshot: Snapshot) -> list[FileEntry]:
-    return [entry for entry in snapshot.manifest.files if entry.group is not None]
-
-
-def contents(stores: Sequence[Sequence[RowStore]], group: int) -> dict[tuple[int, int], F32]:
-    held: dict[tuple[int, int], F32] = {}
-    for mine in stores:
-        for keys, rows in mine[group].scan():
-            for identity, row in zip(pairs(keys), rows, strict=True):
-                assert identity not in held
-                held[identity] = row
-    return held
-
-
-def assert_equal(stores: Sequence[Sequence[RowStore]], wanted: Sequence[Sequence[RowStore]]) -> None:
-    for group in range(len(JOB.groups)):
-        got, want = contents(stores, group), contents(wanted, group)
-        assert got.keys() == want.keys()
-        assert len(want) > 200
-        assert_same_bits(np.array([got[identity] for identity in want]), np.array(list(want.values())))
+from tests.support.snapshots import JOB, assert_equal, load, new_stores, row_files, save, trained
 
 
 def test_rows_go_from_one_server_to_three_to_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
