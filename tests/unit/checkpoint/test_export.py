@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -115,50 +113,6 @@ def test_a_row_that_cannot_be_used_has_no_score_and_a_reason(exported: Path, tra
     assert [(row.line, row.reason) for row in scored.malformed] == [(1, "column 'x': inf makes no finite float32")]
     with pytest.raises(DataError, match="no column 'user'"):
         ServedModel.open(exported).score(rows.drop_columns(["user"]))
-
-
-_BLOCKED = [
-    "ray",
-    "pipelines",
-    "actors",
-    "hetero.towers",
-    "hetero.embedding",
-    "hetero.exchange",
-    "hetero.loops",
-    "hetero.checkpoint",
-    "hetero.optim",
-    "hetero.parallel",
-    "hetero.planning",
-    "hetero.metrics",
-    "pydantic",
-    "typer",
-]
-_PROGRAM = """
-import sys
-class Refused:
-    def find_spec(self, name, path=None, target=None):
-        if any(name == blocked or name.startswith(blocked + ".") for blocked in BLOCKED):
-            raise ImportError(name + " must not be imported")
-sys.meta_path.insert(0, Refused())
-for blocked in ("ray", "pipelines", "hetero.towers"):
-    try:
-        __import__(blocked)
-    except ImportError:
-        continue
-    sys.exit(blocked + " could be imported")
-import numpy as np, pyarrow.parquet as pq
-from hetero.serving.model import ServedModel
-scored = ServedModel.open(sys.argv[1]).score(pq.read_table(sys.argv[2]))
-np.save(sys.argv[3], scored.predictions)
-"""
-
-
-def test_the_loader_needs_neither_ray_nor_the_training_code(trained: Trained, exported: Path, tmp_path: Path) -> None:
-    program = f"BLOCKED = {_BLOCKED!r}\n{_PROGRAM}"
-    command = [sys.executable, "-c", program, str(exported), str(trained.test), str(tmp_path / "scores.npy")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), trained.scores, rtol=0, atol=1e-6)
 
 
 def test_an_export_is_there_whole_or_not_at_all(trained: Trained, exported: Path, tmp_path: Path) -> None:

@@ -73,9 +73,8 @@ def _check(tower: str, lookups: tuple[Lookup, ...], args: dict[str, object]) -> 
             )
 
 
-@pytest.mark.parametrize(
-    "tower", [tower if tower == "dlrm" else pytest.param(tower, marks=pytest.mark.slow) for tower in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("tower", CASES)
 def test_an_exported_tower_scores_as_the_module_does(tower: str) -> None:
     lookups, args = CASES[tower]
     _check(tower, lookups, args)
