@@ -60,9 +60,15 @@ def predict(
         raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
     output = Output(as_json=as_json)
     names = [name.strip() for names in columns or () for name in names.split(",") if name.strip()]
-    with output.console.status("scoring"):
+    with output.console.status("scoring") as status:
         predicted = predict_run(
-            model, output=out, data=data or None, columns=names, address=address, in_process=in_process
+            model,
+            output=out,
+            data=data or None,
+            columns=names,
+            address=address,
+            in_process=in_process,
+            told=lambda rows: status.update(f"scored {rows:,} rows"),
         )
     output.result(predicted.to_dict(), shown=predicted_report(predicted))
 

@@ -7,7 +7,7 @@ predictions + columns kept -> Parquet        this process, in the order of the i
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from hetero.data.filesystem import absolute, is_uri
 from hetero.data.id_kinds import settled_features
 from hetero.data.kept import KeptColumns
 from hetero.data.malformed import CheckPoint, MalformedLog
-from hetero.data.sources import find_files, first_schema
+from hetero.data.sources import check_schema, find_files, first_schema
 from hetero.errors import UserError
 from hetero.loops.predictions import PREDICTION, PredictionFile
 from hetero.loops.protocols import Phase
+from hetero.loops.results import ScoredPart
 from hetero.loops.run import DataPass, RunProgress
 from hetero.loops.warm import warm_kernels
 from hetero.records import DataSpec
@@ -55,12 +56,14 @@ def predict_run(
     columns: Sequence[str] = (),
     address: str | None = None,
     in_process: bool = False,
+    told: Callable[[int], None] = lambda rows: None,
 ) -> Predicted:
     """Score data with the model at `model` (see `find_model`) and write one row a good row, in the input's order.
 
     output: a path or URI, replaced only when all is scored. columns: of the input, to stand beside the predictions;
     the label stands there too when the data has one. data: paths; default, the job's test data. in_process: without
     Ray, in this process; otherwise with the job's roles on the cluster at `address`, or a local one.
+    told: gets the number of rows scored so far.
     Raises UserError for a model, column or output that cannot be, DataError for data that cannot be read or has too
     many malformed rows, HeteroError when the output cannot be written.
     """
@@ -84,8 +87,12 @@ def predict_run(
             file.note_malformed(progress.quality.malformed)
             malformed.check(CheckPoint.EARLY)
 
+        def add(parts: Sequence[ScoredPart]) -> None:
+            file.add(parts)
+            told(file.rows)
+
         run.load(found.path)
-        run.predict(scored, sink=file.add, watch=look)
+        run.predict(scored, sink=add, watch=look)
         malformed.check(CheckPoint.PASS_END)
         file.finish()
         return Predicted(
@@ -117,7 +124,9 @@ def _kept(data: DataSpec, columns: Sequence[str], *, label: str) -> KeptColumns:
             f"columns: the output's own column is called `{PREDICTION}`, so the input's cannot stand there too; "
             "rename it in the input, or leave it out"
         )
-    return KeptColumns(data, columns=wanted, label=known)
+    kept = KeptColumns(data, columns=wanted, label=known)
+    check_schema(kept.spec)
+    return kept
 
 
 def _refuse_own_input(output: str, data: DataSpec) -> None:

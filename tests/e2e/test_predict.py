@@ -256,6 +256,15 @@ def test_inspect_says_what_cannot_be(folder: Path, words: list[str], message: st
     assert (ran.code, message in ran.json["error"]["message"]) == (2, True), ran.out
 
 
+def test_a_tower_of_another_script_is_named(folder: Path) -> None:
+    run = folder / "runs/of_a_script"
+    shutil.copytree(folder / "runs/small", run)
+    job = (run / "job.resolved.yaml").read_text()
+    (run / "job.resolved.yaml").write_text(job.replace("name: wide_and_deep", "name: __main__:NotHere"))
+    ran = hetero_here("export", str(run), "--out", str(folder / "of_a_script"), "--json")
+    assert (ran.code, "was defined in the script that trained" in ran.json["error"]["message"]) == (2, True), ran.out
+
+
 def test_export_refuses_a_folder_that_exists(folder: Path, model: ServedModel) -> None:
     ran = hetero_here("export", str(folder / "runs/small"), "--out", str(folder / "exported"), "--json")
     assert (ran.code, "exists, and was not touched" in ran.json["error"]["message"]) == (2, True)
