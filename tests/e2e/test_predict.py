@@ -95,7 +95,7 @@ def test_data_without_labels_and_with_other_columns_scores(folder: Path) -> None
     assert table.equals(predicted(folder).select(["prediction"]))
 
 
-def test_a_csv_file_of_the_same_integers_gives_the_same_keys(folder: Path) -> None:
+def test_a_csv_file_of_the_same_integers_gives_the_same_keys(folder: Path, model: ServedModel) -> None:
     rows = pq.read_table(folder / "held_out.parquet").drop_columns(["tags", "history"])
     joined = {
         name: [
@@ -106,12 +106,13 @@ def test_a_csv_file_of_the_same_integers_gives_the_same_keys(folder: Path) -> No
     }
     for name, cells in joined.items():
         rows = rows.append_column(name, pa.array(cells))
-    rows = rows.set_column(rows.column_names.index("user"), "user", rows["user"])
     pacsv.write_csv(rows, folder / "held_out.csv")
     scores = predicted(folder, "--columns", "item", data="held_out.csv", out="csv_out.parquet")
     wanted = predicted(folder)["prediction"].to_numpy()
     np.testing.assert_allclose(scores["prediction"].to_numpy()[:-4], wanted[:-4], rtol=0, atol=1e-6)
     assert scores["item"].to_pylist()[0] == str(rows["item"][0].as_py())
+    served = np.concatenate([part.predictions for part in model.score_files([str(folder / "held_out.csv")])])
+    np.testing.assert_allclose(served, scores["prediction"].to_numpy(), rtol=0, atol=1e-6)
 
 
 def test_through_ray_with_two_readers_and_two_towers_the_order_is_the_same(folder: Path) -> None:

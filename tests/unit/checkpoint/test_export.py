@@ -17,7 +17,7 @@ from hetero.errors import DataError, UserError
 from hetero.kernels.mix import mix64_reference
 from hetero.records import TowerSpec
 from hetero.serving.layout import MANIFEST
-from hetero.serving.model import ServedModel
+from hetero.serving.model import Checks, ServedModel
 from tests.support.served import Trained, train_and_score
 
 DIN = {"pairs": [["item", "history"]], "hidden": [16], "attention_hidden": [8]}
@@ -144,6 +144,19 @@ def test_a_folder_that_is_no_whole_export_is_refused(exported: Path, tmp_path: P
     (copy / MANIFEST).write_text(json.dumps(record))
     with pytest.raises(DataError, match=r"is missing, the manifest lists it"):
         ServedModel.open(copy)
+
+
+def test_damaged_rows_are_found_when_everything_is_checked(exported: Path) -> None:
+    values = next(iter(sorted((exported / "tables").glob("*deep-item/values.npy"))))
+    data = values.read_bytes()
+    ServedModel.open(exported, checks=Checks.ALL)
+    try:
+        values.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        ServedModel.open(exported)
+        with pytest.raises(DataError, match=r"values\.npy: was changed or damaged"):
+            ServedModel.open(exported, checks=Checks.ALL)
+    finally:
+        values.write_bytes(data)
 
 
 def test_a_damaged_tower_is_refused(exported: Path) -> None:
