@@ -28,8 +28,8 @@ from hetero.errors import DeadlineError, PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
-from hetero.loops.results import Scores
-from hetero.loops.run import DataPass, RunProgress, RunReport, StoreReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.results import ScoredPart, Scores
+from hetero.loops.run import DataPass, RunProgress, RunReport, Sink, StoreReport, TrainOutcome, Watch, joined_scores
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower_state import ResumePoint
 from hetero.records import JobSpec
@@ -98,6 +98,19 @@ class RayRun:
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
+
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        taken: list[ScoredPart] = []
+
+        def hand_on(progress: RunProgress) -> None:
+            """What was taken before this look goes on: the look has told of all malformed rows of its splits."""
+            watch(progress)
+            sink(taken)
+            taken[:] = [part for parts in self._group.call_all(towers, "take_scored") for part in parts]
+
+        towers = self._group.of(Role.TOWER)
+        self._run_phase(data, "predict", hand_on)
+        hand_on(self._look(data.phase))
 
     def save(self, folder: Path) -> None:
         with SnapshotDraft.begin(folder.parent, name=folder.name, step=self._steps) as draft:

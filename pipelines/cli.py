@@ -14,6 +14,7 @@ import typer
 
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
+from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
     INTERRUPTED,
@@ -36,8 +37,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -179,6 +178,9 @@ def evaluate(
     with output.console.status("scoring"):
         scores = evaluate_run(run, data=data or None)
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
+
+
+add_model_commands(app)
 
 
 @data_app.callback()
