@@ -211,6 +211,54 @@ def data_criteo_like(
     output.result(made.to_dict(), shown=made.describe())
 
 
+@data_app.command("text")
+def data_text(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 text; .gz, .bz2, .zst and .lz4 too.")],
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put the tokens.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option("--tokenizer", metavar="KIND", help="byte, char, gpt2 (from its files) or bpe (trained here)."),
+    ] = "byte",
+    vocabulary: Annotated[
+        int | None,
+        typer.Option("--vocabulary", metavar="N", help="bpe: ids in all. char: most characters kept; default, all."),
+    ] = None,
+    tokenizer_files: Annotated[
+        Path | None,
+        typer.Option("--tokenizer-files", metavar="DIR", help="gpt2: folder of encoder.json and vocab.bpe."),
+    ] = None,
+    validation: Annotated[
+        float, typer.Option("--validation", metavar="SHARE", help="Last share of the text, kept for validation.")
+    ] = 0.1,
+    as_json: AsJson = False,
+) -> None:
+    """Pack text files into tokens for a deep model: DIR/train and DIR/validation, memory-mapped Arrow.
+
+    [bold]Examples[/]
+
+    [cyan]hetero data text input.txt --tokenizer char --folder data/shakespeare[/]
+
+    [cyan]hetero data text *.txt.gz --tokenizer bpe --vocabulary 8192 --folder data/speeches[/]
+    """
+    from pipelines.text import pack_text
+    from pipelines.text_codec import TokenizerKind
+
+    kinds = [kind.value for kind in TokenizerKind]
+    if tokenizer not in kinds:
+        raise UserError(f"--tokenizer {tokenizer}: there is no such kind (one of {', '.join(kinds)})")
+    output = Output(as_json=as_json)
+    with output.console.status(f"packing {len(files)} files into {folder}"):
+        packed = pack_text(
+            files,
+            folder=folder,
+            tokenizer=TokenizerKind(tokenizer),
+            vocabulary=vocabulary,
+            tokenizer_files=tokenizer_files,
+            validation=validation,
+        )
+    output.result(packed.to_dict(), shown=packed.describe())
+
+
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Look at this machine and this installation, and say what is missing and what to do about it.
