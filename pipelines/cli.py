@@ -73,6 +73,9 @@ def train(
     readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
     towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Deep jobs: a snapshot to go on from, of any mesh.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a job, score its test data, and write the run's folder.
@@ -86,7 +89,10 @@ def train(
     [cyan]hetero train examples/movielens.yaml --set train.epochs=1 --set tables\\[1].dim=32[/]
 
     [cyan]hetero train examples/movielens.yaml --servers 4 --run runs/four --json[/]
+
+    [cyan]hetero train examples/shakespeare.yaml --set mesh.tp=2 --set mesh.dp=2[/]
     """
+    from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
     from pipelines.progress import progress_for
     from pipelines.report import report
@@ -94,6 +100,15 @@ def train(
     output = Output(as_json=as_json)
     if in_process and address is not None:
         raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
+    if is_deep(job):
+        if readers or servers or towers:
+            raise UserError(
+                "--readers, --servers and --towers are of wide jobs; a deep one has --set mesh.dp=N and others"
+            )
+        _train_deep(job, overrides or (), run, in_process, address, snapshot, output)
+        return
+    if snapshot is not None:
+        raise UserError("--from: this job has no transformer, and only deep jobs go on from a snapshot")
     loaded = with_counts(load_job(job, overrides=overrides or ()), readers=readers, servers=servers, towers=towers)
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
@@ -318,6 +333,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         keep_traceback(error, None)
         return show_error(error, code=FAILED, as_json=as_json)
+
+
+def _train_deep(
+    job: Path,
+    overrides: Sequence[str],
+    run: Path | None,
+    in_process: bool,
+    address: str | None,
+    snapshot: Path | None,
+    output: Output,
+) -> None:
+    from pipelines.build import Placement
+    from pipelines.deep_schema import load_deep_job
+    from pipelines.deep_summary import deep_report
+    from pipelines.progress import progress_for
+    from pipelines.train_deep import fit_deep
+
+    loaded = load_deep_job(job, overrides=overrides)
+    folder = run or Path(loaded.run.folder)
+    with traceback_kept_in(folder), progress_for(output.console, silent=output.as_json) as progress:
+        summary = fit_deep(
+            loaded,
+            run_folder=folder,
+            progress=progress,
+            placement=Placement(in_process=in_process, address=address),
+            snapshot=snapshot,
+        )
+    output.result(summary.to_dict(), shown=deep_report(summary))
 
 
 def _usage_error(error: Exception, *, as_json: bool) -> int:

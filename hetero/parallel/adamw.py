@@ -6,7 +6,7 @@ AdamW works element by element, so each rank steps the pieces it holds, as plain
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,10 +64,20 @@ class MeshAdamW:
         )
         self._begin_state()
 
+    def pieces(self) -> Iterator[tuple[Owned, Mapping[str, Tensor]]]:
+        """Every parameter of this rank with its moments, which have the form of the piece that the rank holds."""
+        for one, piece in zip(self._owned, self._pieces, strict=True):
+            yield one, self._adamw.state[piece]
+
     @property
-    def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """This rank's pieces of the moments, and the step count, by parameter name."""
-        return {one.name: self._adamw.state[piece] for one, piece in zip(self._owned, self._pieces, strict=True)}
+    def steps(self) -> int:
+        """Updates so far: what the moments are corrected by."""
+        return int(self._adamw.state[self._pieces[0]]["step"])
+
+    @steps.setter
+    def steps(self, count: int) -> None:
+        for piece in self._pieces:
+            self._adamw.state[piece]["step"].fill_(count)
 
     def norm_share(self, *, unscale: float) -> Tensor:
         """This rank's share of the squared norm of the whole gradient, float64 []; shares of all ranks sum to it.

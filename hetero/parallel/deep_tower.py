@@ -38,6 +38,22 @@ class DeepStep:
     skipped: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepLoss:
+    """Of an evaluation: the sum of cross-entropies in nats, and the targets it is over."""
+
+    nats: float
+    targets: int
+
+    @property
+    def mean(self) -> float:
+        """Nats a target."""
+        return self.nats / self.targets if self.targets else math.nan
+
+    def __add__(self, other: DeepLoss) -> DeepLoss:
+        return DeepLoss(nats=self.nats + other.nats, targets=self.targets + other.targets)
+
+
 class DeepTower:
     """This rank's share of model and optimizer. All ranks call the same methods in the same order.
 
@@ -92,15 +108,14 @@ class DeepTower:
         self.step_number += 1
         return DeepStep(step=number, loss=mean, norm=norm, lr=lr, targets=count, skipped=skipped)
 
-    def loss(self, tokens: Tensor, targets: Tensor) -> float:
-        """Nats a target on this batch, shares given as to `step`; nothing changes."""
+    def loss(self, tokens: Tensor, targets: Tensor) -> DeepLoss:
+        """Of this batch, shares given as to `step`; IGNORED targets are left out, and nothing changes."""
         with self._named("evaluation"):
             self._train_mode(False)
-            count = self._count(targets)
-            loss = self._batches.loss(
-                tokens, targets, loss_of=lambda output, wanted: self._loss(output, wanted) / count
-            )
-            return self._reduced(loss, torch.zeros((), dtype=torch.float64, device=self.mesh.device))[0]
+            count = self._count_all(targets)
+            loss = self._batches.loss(tokens, targets, loss_of=self._loss)
+            nothing = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
+            return DeepLoss(nats=self._reduced(loss, nothing)[0], targets=count)
 
     def parameters(self) -> Mapping[str, Tensor]:
         """This rank's parameters by their names in the whole model; pieces of them where they are split."""
@@ -125,9 +140,12 @@ class DeepTower:
         """Targets that count, over the whole batch; a causal model's all do."""
         if self.model.objective is Objective.CAUSAL:
             return targets.numel() * self.mesh.spec.data_ways
+        return max(1, self._count_all(targets))
+
+    def _count_all(self, targets: Tensor) -> int:
         place = self.mesh.place
         here = (targets != IGNORED).sum() if place.pp == place.tp == 0 else torch.zeros((), dtype=torch.int64)
-        return max(1, int(self.mesh.sum_over_ranks(here.to(self.mesh.device))))
+        return int(self.mesh.sum_over_ranks(here.to(self.mesh.device)))
 
     def _reduced(self, loss: Tensor | None, squares: Tensor) -> tuple[float, float]:
         """Loss and squared norm over all ranks."""
