@@ -142,6 +142,36 @@ def evaluate(
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
 
 
+@app.command()
+def sample(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a deep run, such as runs/shakespeare.")],
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="To continue; gaps `_` are to be filled.")
+    ] = "",
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="How many to add.")] = 300,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0.0, help="Below 1 surer, 0 always the likeliest.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same text.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Text by a deep model: a causal one continues the prompt, a masked one fills its gaps.
+
+    [bold]Examples[/]
+
+    [cyan]hetero sample runs/shakespeare --prompt "ROMEO:" --tokens 200[/]
+
+    [cyan]hetero sample runs/words --prompt "To be, or ___ to be"[/]
+    """
+    from rich.text import Text
+
+    from pipelines.sample import sample_run
+
+    output = Output(as_json=as_json)
+    text = sample_run(run, prompt=prompt, tokens=tokens, temperature=temperature, seed=seed)
+    output.result({"text": text}, shown=Text(text))
+
+
 @data_app.callback()
 def _data() -> None:
     """Fetch public data sets, or make data, ready for the example jobs.

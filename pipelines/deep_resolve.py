@@ -36,6 +36,7 @@ def resolve_deep(job: DeepJob) -> DeepJobSpec:
         optimizer=_optimizer(job),
         batch_size=job.train.batch_size,
         steps=job.train.steps,
+        stop_at=job.train.stop_at,
         evaluate_every=job.train.evaluate_every,
         validation_blocks=job.train.validation_blocks,
         snapshot_every=job.train.snapshot_every,

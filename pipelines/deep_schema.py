@@ -103,11 +103,13 @@ class DeepOptimizer(Section):
 
 class DeepTrain(Section):
     """batch_size: sequences of one step, over all ranks. evaluate_every, snapshot_every: in steps, 0 for the end alone.
+    stop_at: end there, with the learning rate still on its way to `steps`; --from goes on.
     validation_blocks: most blocks an evaluation before the end reads. restarts: how often the run goes on from its
     newest snapshot when a rank was lost, on a smaller mesh if the cluster holds no more."""
 
     batch_size: Count
     steps: Count
+    stop_at: Count | None = None
     precision: DeepPrecision = DeepPrecision.FP32
     evaluate_every: NotBelowZero = 0
     validation_blocks: Count = 256

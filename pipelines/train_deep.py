@@ -186,11 +186,11 @@ class _Watch:
         self._progress.update(
             ProgressRecord(
                 step=step,
-                steps_total=self._spec.steps,
+                steps_total=self._spec.last_step,
                 rows=step * self._spec.batch_size,
                 rows_per_s=rate * self._spec.batch_size,
                 loss=loss,
-                seconds_left=(self._spec.steps - step) / rate if rate else None,
+                seconds_left=(self._spec.last_step - step) / rate if rate else None,
             )
         )
 

@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from hetero.errors import DataError, JobError
@@ -57,7 +59,7 @@ def write_snapshot(tower: DeepTower, folder: Path, *, cursor: int, data: str, ke
         shutil.rmtree(growing, ignore_errors=True)
         growing.mkdir(parents=True)
     dist.barrier()
-    dcp.save(dict(_state(tower)), checkpoint_id=str(growing))
+    save(dict(_state(tower)), checkpoint_id=str(growing))
     if leads:
         facts = SnapshotFacts(
             step=tower.step_number,
@@ -88,8 +90,8 @@ def read_snapshot(tower: DeepTower, snapshot: Path, *, data: str | None) -> Snap
     _refuse_others(facts, tower, snapshot, data)
     state = dict(_state(tower))
     try:
-        dcp.load(state, checkpoint_id=str(snapshot))
-    except (OSError, ValueError, RuntimeError, dcp.CheckpointException) as error:
+        load(state, checkpoint_id=str(snapshot))
+    except (OSError, ValueError, RuntimeError, CheckpointException) as error:
         raise DataError(f"{snapshot}: cannot be read ({str(error).splitlines()[0]})") from error
     tower.step_number = facts.step
     tower.optimizer.steps = facts.optimizer_steps

@@ -76,10 +76,10 @@ class DeepRank:
         self.cursor = read_snapshot(self.tower, snapshot, data=self.batches.data).cursor
 
     def train(self, folder: Path, *, after_step: AfterStep) -> DeepLog:
-        """Train to the job's last step; snapshots go to `folder`/snapshots."""
+        """Train until the job's last step; snapshots go to `folder`/snapshots."""
         job = self._job
         log = DeepLog(first_step=self.tower.step_number, matrix_flops=self._matrix_flops())
-        while self.tower.step_number < job.steps:
+        while self.tower.step_number < job.last_step:
             started = time.perf_counter()
             tokens, targets = self.batches.train(self.cursor)
             done = self.tower.step(tokens, targets)
@@ -104,7 +104,7 @@ class DeepRank:
 
     def _between_steps(self, log: DeepLog, folder: Path) -> None:
         job, step = self._job, self.tower.step_number
-        last = step == job.steps
+        last = step == job.last_step
         if last or (job.evaluate_every and step % job.evaluate_every == 0):
             loss = self.validation_loss(most=None if last else job.validation_blocks)
             if loss is not None:

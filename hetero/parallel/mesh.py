@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -56,7 +57,7 @@ class Mesh:
         size: int,
         device: torch.device,
         deadline_s: float,
-        store: dist.Store | None = None,
+        store: Store | None = None,
     ) -> None:
         if spec.ranks != size:
             raise JobError(f"mesh: {spec.describe()}, and there are {size}; change a degree or the number of ranks")
@@ -100,14 +101,14 @@ class Mesh:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _meet(self, store: dist.Store | None) -> None:
+    def _meet(self, store: Store | None) -> None:
         timeout = timedelta(seconds=self.deadline_s)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         try:
             dist.init_process_group(
                 _BACKENDS[self.device.type],
-                store=dist.HashStore() if store is None else store,  # type: ignore[attr-defined]
+                store=HashStore() if store is None else store,
                 rank=self.rank,
                 world_size=self.size,
                 timeout=timeout,
@@ -118,18 +119,15 @@ class Mesh:
             ) from error
 
 
-def host_store(host: str) -> dist.TCPStore:  # type: ignore[name-defined]
+def host_store(host: str) -> TCPStore:
     """The store where ranks meet, on a free port of this machine, `port`; it is rank 0's to hold."""
-    return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
 
-def join_store(rendezvous: Rendezvous, *, deadline_s: float) -> dist.Store:
+def join_store(rendezvous: Rendezvous, *, deadline_s: float) -> Store:
     """The store that another rank holds. Raises DeadlineError when nobody answers there in time."""
     try:
-        store: dist.Store = dist.TCPStore(  # type: ignore[attr-defined]
-            rendezvous.host, rendezvous.port, is_master=False, timeout=timedelta(seconds=deadline_s)
-        )
-        return store
+        return TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timedelta(seconds=deadline_s))
     except (RuntimeError, dist.DistError) as error:
         raise DeadlineError(
             f"rank 0's store at {rendezvous.host}:{rendezvous.port} did not answer within {deadline_s:g} s: {error}"

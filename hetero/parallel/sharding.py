@@ -43,8 +43,8 @@ def shard_part(part: Transformer, spec: MeshSpec, mesh: DeviceMesh) -> None:
     )
     for block in part.blocks.values():
         fully_shard(block, mesh=mesh, reshard_after_forward=spec.sharding == 3, mp_policy=policy)
-    root = fully_shard(part, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
-    for unit in sharded_units(root):
+    fully_shard(part, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+    for unit in sharded_units(part):
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
 

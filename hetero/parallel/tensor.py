@@ -54,8 +54,9 @@ def settle_gradients(part: nn.Module) -> None:
     """Sum gradients that the tensor-parallel ranks hold parts of: those of norms, which each saw for its own tokens."""
     for parameter in part.parameters():
         gradient = parameter.grad
-        split = isinstance(gradient, DTensor) and isinstance(parameter, DTensor)
-        if split and gradient.placements != parameter.placements:
+        if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
+            continue
+        if gradient.placements != parameter.placements:
             parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 

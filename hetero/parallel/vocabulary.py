@@ -51,5 +51,5 @@ def vocabulary_parallel_loss(logits: Tensor, targets: Tensor, *, group: dist.Pro
     """
     work = logits.dtype if logits.dtype == torch.float64 else torch.float32
     flat = logits.reshape(-1, logits.shape[-1]).to(work)
-    loss: Tensor = _VocabularyParallelLoss.apply(flat, targets.reshape(-1), group)
+    loss: Tensor = _VocabularyParallelLoss.apply(flat, targets.reshape(-1), group)  # type: ignore[no-untyped-call]
     return loss

@@ -25,6 +25,7 @@ class TextSpec:
 class DeepJobSpec:
     """Train `model` for `steps` steps of `batch_size` sequences.
 
+    stop_at: the step to end at, before the learning rate has come to the end of its way; None goes to the end.
     evaluate_every, snapshot_every: in steps, 0 for the end alone. validation_blocks: most blocks an evaluation reads
     before the end, spread evenly; at the end all are read. keep: snapshots kept, the newest. threads: of each rank.
     device: `cpu` or `cuda`. deadline_s: of every wait for another rank.
@@ -38,6 +39,7 @@ class DeepJobSpec:
     optimizer: DeepOptimizerSpec
     batch_size: int
     steps: int
+    stop_at: int | None = None
     evaluate_every: int = 0
     validation_blocks: int = 256
     snapshot_every: int = 0
@@ -45,6 +47,11 @@ class DeepJobSpec:
     threads: int = 1
     device: str = "cpu"
     deadline_s: float = 60.0
+
+    @property
+    def last_step(self) -> int:
+        """Steps done when the run ends."""
+        return self.steps if self.stop_at is None else min(self.steps, self.stop_at)
 
     @property
     def tokens_per_step(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from hetero.checkpoint.mesh_snapshot import read_snapshot, snapshots_in, write_snapshot
 from hetero.parallel.deep_tower import DeepTower
@@ -50,7 +50,7 @@ def legs(
             size=spec.ranks,
             device=torch.device("cpu"),
             deadline_s=40.0,
-            store=dist.PrefixStore(str(number), store),
+            store=PrefixStore(str(number), store),
         )
         tower = DeepTower(model, mesh=mesh, optimizer=OPTIMIZER, batch_size=BATCH, seed=SEED)
         if number:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from hetero.parallel.deep_tower import DeepTower
 from hetero.parallel.group import Rendezvous
@@ -78,7 +78,7 @@ def serial_run(model: TransformerSpec, *, steps: int = STEPS, dtype: torch.dtype
         tokens, targets = batch_of(model, step)
         loss = token_loss(module(tokens), targets) / (targets != IGNORED).sum()
         adamw.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         assert OPTIMIZER.clip is not None
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), OPTIMIZER.clip)
         for group in adamw.param_groups:
@@ -95,17 +95,17 @@ def mesh_runs(rank: int, size: int, meet: Rendezvous, cases: Sequence[Case]) -> 
     store = store_at(meet, rank=rank, size=size)
     for case in cases:
         if rank < case.mesh.ranks:
-            found[case.name] = mesh_run(case, rank=rank, store=dist.PrefixStore(case.name, store))
+            found[case.name] = mesh_run(case, rank=rank, store=PrefixStore(case.name, store))
     return found
 
 
-def store_at(meet: Rendezvous, *, rank: int, size: int) -> dist.Store:
+def store_at(meet: Rendezvous, *, rank: int, size: int) -> Store:
     """One store for all ranks, held by rank 0."""
     deadline = timedelta(seconds=60)
-    return dist.TCPStore(meet.host, meet.port, world_size=size, is_master=rank == 0, timeout=deadline)
+    return TCPStore(meet.host, meet.port, world_size=size, is_master=rank == 0, timeout=deadline)
 
 
-def mesh_run(case: Case, *, rank: int, store: dist.Store | None) -> np.ndarray:
+def mesh_run(case: Case, *, rank: int, store: Store | None) -> np.ndarray:
     mesh = Mesh(
         case.mesh,
         rank=rank,

@@ -124,7 +124,7 @@ def plain_model(tokens: Tensor, p: dict[str, Tensor], spec: TransformerSpec) -> 
 def test_logits_are_those_of_the_formulas(spec: TransformerSpec) -> None:
     model = made(spec)
     tokens = torch.randint(0, spec.vocabulary, (3, spec.context), generator=torch.Generator().manual_seed(1))
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
     expected = torch.stack([plain_model(sequence, parameters, spec) for sequence in tokens])
     torch.testing.assert_close(model(tokens), expected, rtol=1e-10, atol=1e-12)
 
@@ -203,9 +203,10 @@ def test_dropout_works_in_training_alone() -> None:
 def test_gradients_are_those_of_the_formulas() -> None:
     model = made(LLAMA)
     tokens = torch.randint(0, LLAMA.vocabulary, (1, LLAMA.context + 1), generator=torch.Generator().manual_seed(2))
-    token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+    token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()  # type: ignore[no-untyped-call]
     parameters = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    functional.cross_entropy(plain_model(tokens[0, :-1], parameters, LLAMA), tokens[0, 1:], reduction="sum").backward()
+    plain = functional.cross_entropy(plain_model(tokens[0, :-1], parameters, LLAMA), tokens[0, 1:], reduction="sum")
+    plain.backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, parameters[name].grad, rtol=1e-9, atol=1e-11)
 
