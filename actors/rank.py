@@ -18,7 +18,7 @@ from hetero.hardware.heap import keep_freed_memory
 from hetero.loops.deep import DeepLog, DeepRank
 from hetero.loops.pace import Pace
 from hetero.parallel.group import Rendezvous
-from hetero.parallel.mesh import Mesh, host_store, join_store
+from hetero.parallel.mesh import Mesh, device_named, host_store, join_store
 from hetero.records.deep_job import DeepJobSpec
 
 _NEWS_EVERY_S = 0.2
@@ -78,7 +78,7 @@ class RankActor:
             job.mesh,
             rank=self._member.index,
             size=job.mesh.ranks,
-            device=torch.device(job.device),
+            device=device_named(job.device),
             deadline_s=job.deadline_s,
             store=self._store,
         )

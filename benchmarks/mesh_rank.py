@@ -12,7 +12,7 @@ import torch
 
 from hetero.loops.deep import DeepRank
 from hetero.parallel.group import Rendezvous
-from hetero.parallel.mesh import Mesh, join_store
+from hetero.parallel.mesh import Mesh, device_named, join_store
 from hetero.records.deep_job import DeepJobSpec
 
 _JOIN_S = 60.0
@@ -29,7 +29,7 @@ def main() -> None:
         job.mesh,
         rank=rank,
         size=job.mesh.ranks,
-        device=torch.device(job.device),
+        device=device_named(job.device),
         deadline_s=job.deadline_s,
         store=join_store(meet, deadline_s=_JOIN_S),
     )

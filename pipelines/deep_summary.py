@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from rich.table import Table
 
 from hetero.loops.deep import DeepLog
 from hetero.observe.run_folder import write_json
+from hetero.parallel.mesh import place_of
+from hetero.parallel.traffic import WORLD
 from hetero.records.deep_job import DeepJobSpec
 
 VERSION = 1
@@ -24,7 +27,9 @@ class DeepSummary:
     """Keys are stable: later versions add, and rename or remove none.
 
     losses: nats a token. tokens_per_s: by the median step. matrix_flops: FLOP/s of plain matrix products, all ranks at
-    once. mfu: tokens_per_s * flops_per_token / matrix_flops, [0, 1]. peak_bytes: by rank, of the process or its device.
+    once. mfu: tokens_per_s * flops_per_token / matrix_flops, [0, 1]. bubble: share of forward and backward that the
+    ranks of each pipeline stage waited. sent_bytes: of one step, all ranks, by axis of the mesh and by link (`node`: a
+    group on one machine, or `network`). peak_bytes: by rank, of the process or its device.
     """
 
     name: str
@@ -46,6 +51,8 @@ class DeepSummary:
     evaluations: Sequence[Mapping[str, float]]
     peak_bytes: Mapping[str, int]
     precision: str
+    bubble: Mapping[str, float] = field(default_factory=dict)
+    sent_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     skipped_steps: int = 0
     restarts: Sequence[str] = ()
     snapshot: str | None = None
@@ -87,6 +94,38 @@ class DeepSpeed:
         return DeepSpeed(tokens_per_s=rate, matrix_flops=matrix_flops, mfu=mfu)
 
 
+def bubbles(job: DeepJobSpec, logs: Sequence[DeepLog]) -> dict[str, float]:
+    """By pipeline rank, the median step of its ranks' mean."""
+    found: dict[str, list[float]] = {}
+    for rank, log in enumerate(logs):
+        late = log.bubbles[_WARM_STEPS:] or log.bubbles
+        if late:
+            found.setdefault(f"pp/{place_of(rank, job.mesh).pp}", []).append(statistics.median(late))
+    return {stage: statistics.fmean(shares) for stage, shares in sorted(found.items())}
+
+
+def sent_bytes(job: DeepJobSpec, logs: Sequence[DeepLog]) -> dict[str, dict[str, float]]:
+    """Bytes of one step by axis and link; an axis's traffic crosses the network when any of its groups does."""
+    found: dict[str, dict[str, float]] = {}
+    for rank, log in enumerate(logs):
+        for axis, sent in log.traffic.sent_bytes.items() if log.traffic else ():
+            link = "network" if _crosses(job, logs, rank, axis) else "node"
+            links = found.setdefault(axis, {})
+            links[link] = links.get(link, 0.0) + sent
+    return found
+
+
+def _crosses(job: DeepJobSpec, logs: Sequence[DeepLog], rank: int, axis: str) -> bool:
+    """Whether the group of `rank` along `axis` has ranks on several machines."""
+    here = asdict(place_of(rank, job.mesh))
+    for other, log in enumerate(logs):
+        there = asdict(place_of(other, job.mesh))
+        apart = [name for name in there if there[name] != here[name]]
+        if (axis == WORLD or apart == [axis]) and log.node != logs[rank].node:
+            return True
+    return False
+
+
 def deep_report(summary: DeepSummary) -> Table:
     """The summary as a person reads it."""
     table = Table(title=summary.name, show_header=False, title_justify="left")
@@ -100,11 +139,16 @@ def deep_report(summary: DeepSummary) -> Table:
         "speed": f"{summary.tokens_per_s:,.0f} tokens/s, {summary.mfu:.1%} of {summary.matrix_flops / 1e9:,.0f} "
         f"GFLOP/s measured in {summary.precision} matrix products",
         "peak memory a rank": f"{min(peaks) / 2**20:,.0f} to {max(peaks) / 2**20:,.0f} MiB" if peaks else "",
+        "waiting in the pipeline": ", ".join(f"{stage} {share:.0%}" for stage, share in summary.bubble.items()),
+        "sent a step": ", ".join(
+            f"{axis} {sum(links.values()) / 2**20:,.1f} MiB" for axis, links in summary.sent_bytes.items()
+        ),
         "seconds": f"{summary.wall_s:,.0f}",
         "run folder": summary.run_folder,
     }
     for name, value in rows.items():
-        table.add_row(name, value)
+        if value:
+            table.add_row(name, value)
     return table
 
 

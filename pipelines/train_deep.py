@@ -24,13 +24,13 @@ from hetero.observe.events import EventLog
 from hetero.observe.logs import setup_logging
 from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.parallel.compose import check_mesh
-from hetero.parallel.mesh import Mesh
+from hetero.parallel.mesh import Mesh, device_named
 from hetero.records.deep_job import DeepJobSpec
 from hetero.records.mesh import MeshSpec
 from pipelines.build import Placement
 from pipelines.deep_resolve import resolve_deep
 from pipelines.deep_schema import DeepJob, dump_deep
-from pipelines.deep_summary import DeepSpeed, DeepSummary
+from pipelines.deep_summary import DeepSpeed, DeepSummary, bubbles, sent_bytes
 from pipelines.progress import Progress, ProgressRecord
 
 _LOG = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def _execute(
 
 def _in_process(spec: DeepJobSpec, *, folder: RunFolder, snapshot: Path | None, watch: _Watch) -> DeepLog:
     torch.set_num_threads(spec.threads)
-    mesh = Mesh(spec.mesh, rank=0, size=1, device=torch.device(spec.device), deadline_s=spec.deadline_s)
+    mesh = Mesh(spec.mesh, rank=0, size=1, device=device_named(spec.device), deadline_s=spec.deadline_s)
     try:
         rank = DeepRank(spec, mesh=mesh)
         if snapshot is not None:
@@ -228,6 +228,8 @@ def _summary(
         evaluations=[asdict(evaluation) for evaluation in first.evaluations],
         peak_bytes={f"rank/{number}": log.peak_bytes for number, log in enumerate(logs)},
         precision=spec.mesh.precision.value,
+        bubble=bubbles(spec, logs),
+        sent_bytes=sent_bytes(spec, logs),
         skipped_steps=first.skipped,
         restarts=tuple(lost),
         snapshot=first.snapshot,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,17 +10,20 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from hetero.checkpoint.mesh_snapshot import read_snapshot, write_snapshot
 from hetero.hardware.matrix_rate import matrix_rate
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.deep_batches import DeepBatches
-from hetero.parallel.deep_tower import DeepLoss, DeepTower
+from hetero.parallel.deep_tower import DeepLoss, DeepStep, DeepTower
 from hetero.parallel.mesh import Mesh
 from hetero.parallel.sharding import activation_dtype
+from hetero.parallel.traffic import Traffic, TrafficMeter
 from hetero.records.deep_job import DeepJobSpec
 
 SNAPSHOTS = "snapshots"
+_METERED_STEP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,8 @@ class DeepLog:
     """What a rank saw. losses, norms, step_ends_t (unix seconds): one a step, from step `first_step` on.
 
     peak_bytes: of the process, or of device memory where there is a device. matrix_flops: of this rank's device,
-    measured while all ranks measured. step_s: seconds inside steps.
+    measured while all ranks measured. step_s: seconds inside steps. bubbles: of every step, where there is a pipeline.
+    traffic: of one step, None on one rank. node: the machine's name.
     """
 
     first_step: int = 0
@@ -48,6 +53,9 @@ class DeepLog:
     step_s: float = 0.0
     peak_bytes: int = 0
     matrix_flops: float = 0.0
+    bubbles: list[float] = field(default_factory=list)
+    traffic: Traffic | None = None
+    node: str = ""
     snapshot: str | None = None
 
     @property
@@ -78,17 +86,19 @@ class DeepRank:
     def train(self, folder: Path, *, after_step: AfterStep) -> DeepLog:
         """Train until the job's last step; snapshots go to `folder`/snapshots."""
         job = self._job
-        log = DeepLog(first_step=self.tower.step_number, matrix_flops=self._matrix_flops())
+        log = DeepLog(first_step=self.tower.step_number, matrix_flops=self._matrix_flops(), node=platform.node())
         while self.tower.step_number < job.last_step:
             started = time.perf_counter()
             tokens, targets = self.batches.train(self.cursor)
-            done = self.tower.step(tokens, targets)
+            done = self._step(tokens, targets, log)
             self.cursor += job.batch_size
             log.step_s += time.perf_counter() - started
             log.losses.append(done.loss)
             log.norms.append(done.norm)
             log.step_ends_t.append(time.time())
             log.skipped += done.skipped
+            if self.tower.bubble is not None:
+                log.bubbles.append(self.tower.bubble)
             self._between_steps(log, folder)
             after_step(log)
         log.peak_bytes = self._peak_bytes()
@@ -101,6 +111,15 @@ class DeepRank:
             loss = self.tower.loss(tokens, targets)
             total = loss if total is None else total + loss
         return total
+
+    def _step(self, tokens: Tensor, targets: Tensor, log: DeepLog) -> DeepStep:
+        """One step; an early one with its traffic counted."""
+        if self.mesh.size == 1 or log.steps != _METERED_STEP:
+            return self.tower.step(tokens, targets)
+        with TrafficMeter(self.mesh) as meter:
+            done = self.tower.step(tokens, targets)
+        log.traffic = meter.traffic
+        return done
 
     def _between_steps(self, log: DeepLog, folder: Path) -> None:
         job, step = self._job, self.tower.step_number

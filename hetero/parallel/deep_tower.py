@@ -117,6 +117,11 @@ class DeepTower:
             nothing = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
             return DeepLoss(nats=self._reduced(loss, nothing)[0], targets=count)
 
+    @property
+    def bubble(self) -> float | None:
+        """Share of the last step's forward and backward that this rank waited for other pipeline stages."""
+        return self._batches.bubble
+
     def parameters(self) -> Mapping[str, Tensor]:
         """This rank's parameters by their names in the whole model; pieces of them where they are split."""
         return {name: parameter for part in self.parts.values() for name, parameter in part.named_parameters()}

@@ -119,6 +119,11 @@ class Mesh:
             ) from error
 
 
+def device_named(name: str) -> torch.device:
+    """`cpu`, or for `cuda` the first device that this process sees; Ray shows each rank its own."""
+    return torch.device("cuda", 0) if name == "cuda" else torch.device(name)
+
+
 def host_store(host: str) -> TCPStore:
     """The store where ranks meet, on a free port of this machine, `port`; it is rank 0's to hold."""
     return TCPStore(host, 0, is_master=True, wait_for_workers=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -45,9 +48,16 @@ class MicroBatches(Protocol):
     def loss(self, tokens: Tensor, targets: Tensor, *, loss_of: LossOf) -> Tensor | None:
         """Forward only."""
 
+    @property
+    def bubble(self) -> float | None:
+        """Share of the last `gradients` that this rank spent waiting for other stages, [0, 1]; None where there are
+        none, and on devices, whose work is under way when a call returns."""
+
 
 class InTurn:
     """The whole model on this rank's device: micro-batch after micro-batch."""
+
+    bubble = None
 
     def __init__(self, part: Transformer, spec: MeshSpec) -> None:
         self._part = part
@@ -82,6 +92,8 @@ class Pipelined:
         self._spec = mesh.spec
         self._shape = (sequences, context // self._spec.tp, next(iter(parts.values())).spec.width)
         self._loss_of: LossOf | None = None
+        self._busy = _Busy()
+        self._took_s = 0.0
         stages = [self._stage(number, part, (sequences, context)) for number, part in self._parts.items()]
         schedule = _SCHEDULES[self._spec.schedule]
         self._schedule = schedule(
@@ -93,6 +105,19 @@ class Pipelined:
 
     def gradients(self, tokens: Tensor, targets: Tensor, *, loss_of: LossOf) -> Tensor | None:
         self._loss_of = loss_of
+        self._busy.seconds, started = 0.0, time.perf_counter()
+        try:
+            return self._run(tokens, targets)
+        finally:
+            self._took_s = time.perf_counter() - started
+
+    @property
+    def bubble(self) -> float | None:
+        if self._mesh.device.type != "cpu" or self._took_s == 0.0:
+            return None
+        return max(0.0, 1.0 - self._busy.seconds / self._took_s)
+
+    def _run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
         losses: list[Tensor] = []
         inputs = (tokens,) if 0 in self._parts else ()
         if self._spec.stages - 1 in self._parts:
@@ -140,15 +165,29 @@ class Pipelined:
             part,
             self._mesh,
             number=number,
+            busy=self._busy,
             takes=between if number else first,
             gives=logits if part.part.last else between,
         )
 
 
+@dataclass(slots=True)
+class _Busy:
+    """Seconds that a rank's stages have computed."""
+
+    seconds: float = 0.0
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - started
+
+
 class _Stage(PipelineStage):
     """Reduces gradients after every micro-batch where the sharding stage says so; torch's own waits for the last."""
 
-    def __init__(self, part: nn.Module, mesh: Mesh, *, number: int, takes: Tensor, gives: Tensor) -> None:
+    def __init__(self, part: nn.Module, mesh: Mesh, *, number: int, busy: _Busy, takes: Tensor, gives: Tensor) -> None:
         super().__init__(
             part,
             number,
@@ -159,6 +198,19 @@ class _Stage(PipelineStage):
             group=mesh.group("pp"),
         )
         self._spec = mesh.spec
+        self._busy = busy
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self._busy.computing():
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self._busy.computing():
+            return super().backward_one_chunk(*args, **kwargs)
+
+    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self._busy.computing():
+            return super().backward_weight_one_chunk(*args, **kwargs)
 
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False

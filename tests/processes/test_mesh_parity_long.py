@@ -7,9 +7,28 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+import torch
 
+from hetero.parallel.deep_tower import DeepTower
+from hetero.parallel.group import Rendezvous
+from hetero.parallel.mesh import Mesh
+from hetero.parallel.traffic import Traffic, TrafficMeter
 from hetero.records.mesh import MeshSpec, PipelineSchedule, Recompute
-from tests.support.deep_runs import BERT, SMALL, Case, check_parity, double
+from tests.support.deep_runs import (
+    BATCH,
+    BERT,
+    OPTIMIZER,
+    PRELOADED,
+    SEED,
+    SMALL,
+    Case,
+    batch_of,
+    check_parity,
+    double,
+    share_of,
+    store_at,
+)
+from tests.support.ranks import on_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]
 
@@ -125,6 +144,33 @@ def test_uneven_stages_accumulation_and_another_order_of_axes() -> None:
         ],
         size=4,
     )
+
+
+def traffic_of(rank: int, size: int, meet: Rendezvous, spec: MeshSpec) -> Traffic:
+    """What the second step of a small model sends."""
+    store = store_at(meet, rank=rank, size=size)
+    mesh = Mesh(spec, rank=rank, size=size, device=torch.device("cpu"), deadline_s=30.0, store=store)
+    tower = DeepTower(SMALL, mesh=mesh, optimizer=OPTIMIZER, batch_size=BATCH, seed=SEED)
+    for step in range(2):
+        with TrafficMeter(mesh) as meter:
+            tower.step(*share_of(mesh, *batch_of(SMALL, step)))
+    mesh.close()
+    return meter.traffic
+
+
+def test_traffic_is_that_of_the_formulas() -> None:
+    sums = 2 * 8  # loss and squared norm in float64, over all ranks
+    activations = BATCH * SMALL.context * SMALL.width * 4
+    for traffic in on_ranks(traffic_of, MeshSpec(pp=2, micro_batches=4), size=2, preload=PRELOADED).values():
+        assert traffic.sent_bytes == {"pp": activations + sums}
+    parameters = 4 * SMALL.parameters
+    blocks = 4 * SMALL.layers * SMALL.block_parameters
+    for sharding, gathered in ((1, parameters), (3, parameters + blocks)):
+        spec = MeshSpec(dp=2, shard=2, sharding=sharding)
+        for traffic in on_ranks(traffic_of, spec, size=4, preload=PRELOADED).values():
+            assert traffic.sent_bytes["dp"] == parameters / 2
+            assert traffic.sent_bytes["shard"] == gathered / 2 + parameters / 2
+            assert traffic.sent_bytes["world"] == 2 * 3 / 4 * sums
 
 
 def test_eight_ranks() -> None:
