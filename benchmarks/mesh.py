@@ -7,6 +7,7 @@ compared is the median time between two steps. On a GPU also tokens/s and the sh
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pickle
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ import torch
 from actors.context import THREADS_WAIT, connected_with
 from actors.rank import DeepContext
 from actors.ranks import RankGroup
-from benchmarks.report import Report, arguments, finish, measure_pairs
+from benchmarks.report import Report, add_arguments, finish, measure_pairs
 from hetero.data.token_store import write_tokens
 from hetero.hardware.matrix_rate import matrix_rate
 from hetero.parallel.deep_tower import DeepTower
@@ -208,13 +209,23 @@ def check_gpu(report: Report, *, quick: bool) -> None:
     report.check(target, share, at_least=0.45)
 
 
+PARTS: Mapping[str, Callable[..., None]] = {
+    "single": check_single_process,
+    "actors": check_actors,
+    "gpu": check_gpu,
+}
+
+
 def main() -> int:
     """Run the checks; the exit status."""
-    options = arguments(__doc__ or "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--part", choices=tuple(PARTS), help="one part alone")
+    options = parser.parse_args()
     report = Report("mesh")
-    check_single_process(report, quick=options.quick)
-    check_actors(report, quick=options.quick)
-    check_gpu(report, quick=options.quick)
+    for name, check in PARTS.items():
+        if options.part in (None, name):
+            check(report, quick=options.quick)
     return finish(report, options)
 
 

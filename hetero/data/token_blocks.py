@@ -45,10 +45,14 @@ class TokenBlocks:
         starts = np.concatenate([self._starts(epoch, places) for epoch, places in self._by_epoch(positions)])
         return np.stack([self._store.slice(int(start), self._length) for start in starts])
 
-    def in_order(self) -> Iterator[I64]:
-        """All blocks of the stream from its beginning, in its order, for evaluation."""
-        for start in range(0, len(self._store) - self._length + 1, self._stride):
-            yield self._store.slice(start, self._length)
+    @property
+    def ordered(self) -> int:
+        """Blocks of the stream cut from its very beginning, for evaluation."""
+        return (len(self._store) - self._length) // self._stride + 1
+
+    def ordered_at(self, number: int) -> I64:
+        """Block `number` of the stream in its own order: int64 [length]."""
+        return self._store.slice(number * self._stride, self._length)
 
     def _by_epoch(self, positions: I64) -> Iterator[tuple[int, I64]]:
         epochs = positions // self.per_epoch

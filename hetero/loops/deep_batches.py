@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -53,14 +52,12 @@ class DeepBatches:
         if self._validation is None:
             return
         blocks = self._blocks_of(self._validation)
-        total = sum(1 for _ in blocks.in_order())
-        step = 1 if most is None else max(1, -(-total // most))
-        chosen = enumerate(islice(blocks.in_order(), 0, None, step))
-        share = self._job.batch_size // self._ways
-        while batch := list(islice(chosen, self._job.batch_size)):
-            mine = batch[self._way * share : (self._way + 1) * share]
-            positions = np.array([number for number, _ in mine], dtype=np.int64)
-            yield self._filled(np.stack([block for _, block in mine]) if mine else None, positions, share)
+        chosen = range(0, blocks.ordered, 1 if most is None else max(1, -(-blocks.ordered // most)))
+        batch, share = self._job.batch_size, self._job.batch_size // self._ways
+        for first in range(0, len(chosen), batch):
+            mine = chosen[first : first + batch][self._way * share : (self._way + 1) * share]
+            found = np.stack([blocks.ordered_at(number) for number in mine]) if mine else None
+            yield self._filled(found, np.array(mine, dtype=np.int64), share)
 
     def _filled(self, blocks: I64 | None, positions: I64, share: int) -> Shares:
         context = self._job.model.context

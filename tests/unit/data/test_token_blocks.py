@@ -77,7 +77,7 @@ def test_an_epoch_holds_every_block_once_and_the_next_one_others(tmp_path: Path)
 
 def test_evaluation_reads_in_order(tmp_path: Path) -> None:
     blocks = TokenBlocks(stored(tmp_path, np.arange(30)), stride=8, length=9, seed=3)
-    assert [block[0] for block in blocks.in_order()] == [0, 8, 16]
+    assert [blocks.ordered_at(number)[0] for number in range(blocks.ordered)] == [0, 8, 16]
 
 
 def test_what_is_amiss_is_named(tmp_path: Path) -> None:
