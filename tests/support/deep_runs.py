@@ -63,8 +63,13 @@ def batch_of(model: TransformerSpec, step: int) -> tuple[torch.Tensor, torch.Ten
     return torch.where(hidden, 0, blocks[:, 1:]), targets
 
 
-def serial_run(model: TransformerSpec, *, steps: int = STEPS, dtype: torch.dtype = torch.float64) -> np.ndarray:
-    """(loss, gradient norm) of every step [steps, 2], by torch's own modules and optimizer on the whole batch."""
+def serial_run(
+    model: TransformerSpec, *, steps: int = STEPS, dtype: torch.dtype = torch.float64, evaluate: bool = False
+) -> np.ndarray:
+    """(loss, gradient norm) of every step [steps, 2], by torch's own modules and optimizer on the whole batch.
+
+    evaluate: one more row, the loss after the last step on the first batch, and its targets.
+    """
     module = Transformer(model).to(dtype)
     set_initial(module, model, seed=SEED)
     matrices = [p for p in module.parameters() if p.ndim >= 2]
@@ -85,6 +90,11 @@ def serial_run(model: TransformerSpec, *, steps: int = STEPS, dtype: torch.dtype
             group["lr"] = _plain_lr(step)
         adamw.step()
         found.append((loss.item(), norm.item()))
+    if evaluate:
+        tokens, targets = batch_of(model, 0)
+        with torch.no_grad():
+            count = int((targets != IGNORED).sum())
+            found.append((token_loss(module(tokens), targets).item() / count, count))
     return np.array(found)
 
 
@@ -95,7 +105,7 @@ def mesh_runs(rank: int, size: int, meet: Rendezvous, cases: Sequence[Case]) -> 
     store = store_at(meet, rank=rank, size=size)
     for case in cases:
         if rank < case.mesh.ranks:
-            found[case.name] = mesh_run(case, rank=rank, store=PrefixStore(case.name, store))
+            found[case.name] = mesh_run(case, rank=rank, store=PrefixStore(case.name, store), evaluate=True)
     return found
 
 
@@ -105,7 +115,8 @@ def store_at(meet: Rendezvous, *, rank: int, size: int) -> Store:
     return TCPStore(meet.host, meet.port, world_size=size, is_master=rank == 0, timeout=deadline)
 
 
-def mesh_run(case: Case, *, rank: int, store: Store | None) -> np.ndarray:
+def mesh_run(case: Case, *, rank: int, store: Store | None, evaluate: bool = False) -> np.ndarray:
+    """What one rank sees; see `serial_run`."""
     mesh = Mesh(
         case.mesh,
         rank=rank,
@@ -121,6 +132,9 @@ def mesh_run(case: Case, *, rank: int, store: Store | None) -> np.ndarray:
             tokens, targets = share_of(mesh, *batch_of(case.model, step))
             done = tower.step(tokens, targets)
             found.append((done.loss, done.norm))
+        if evaluate:
+            loss = tower.loss(*share_of(mesh, *batch_of(case.model, 0)))
+            found.append((loss.mean, loss.targets))
         return np.array(found)
     finally:
         mesh.close()
@@ -134,7 +148,8 @@ def share_of(mesh: Mesh, tokens: torch.Tensor, targets: torch.Tensor) -> tuple[t
 
 
 def check_parity(cases: Sequence[Case], *, size: int, deadline_s: float = 110.0) -> None:
-    """Every case follows the serial model on every rank and step: 1e-10 relative in float64, 1e-5 in float32."""
+    """Every case follows the serial model on every rank and step, and in an evaluation after them: 1e-10 relative in
+    float64, 1e-5 in float32."""
     answers = on_ranks(mesh_runs, cases, size=size, deadline_s=deadline_s, preload=PRELOADED)
     serial: dict[tuple[TransformerSpec, int, DeepPrecision], np.ndarray] = {}
     for rank, found in answers.items():
@@ -147,7 +162,7 @@ def check_parity(cases: Sequence[Case], *, size: int, deadline_s: float = 110.0)
             double = case.mesh.precision is DeepPrecision.FP64
             if key not in serial:
                 dtype = torch.float64 if double else torch.float32
-                serial[key] = serial_run(case.model, steps=case.steps, dtype=dtype)
+                serial[key] = serial_run(case.model, steps=case.steps, dtype=dtype, evaluate=True)
             np.testing.assert_allclose(
                 found[case.name], serial[key], rtol=1e-10 if double else 1e-5, err_msg=f"{case.name}, rank {rank}"
             )
