@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ import torch
 from actors.naming import Member
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
-from hetero.loops.deep import DeepLog, DeepRank
+from hetero.loops.deep import DeepLog, DeepRank, Evaluation
 from hetero.loops.pace import Pace
 from hetero.parallel.group import Rendezvous
 from hetero.parallel.mesh import Mesh, device_named, host_store, join_store
@@ -36,11 +35,11 @@ class DeepContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankNews:
-    """What the driver learns on each look. step: steps done. since_t: unix seconds of the last of them."""
+    """What the driver learns on each look. step: steps done. evaluation: the newest."""
 
     step: int
     loss: float | None
-    since_t: float
+    evaluation: Evaluation | None = None
 
 
 class RankActor:
@@ -55,7 +54,7 @@ class RankActor:
         self._member = member
         self._store: Any = None
         self._rank: DeepRank | None = None
-        self._news = RankNews(step=0, loss=None, since_t=time.time())
+        self._news = RankNews(step=0, loss=None)
         torch.set_num_threads(context.job.threads)
 
     @ray.method(concurrency_group="control")
@@ -111,4 +110,5 @@ class RankActor:
 
     def _note(self, log: DeepLog) -> None:
         loss = log.losses[-1] if log.losses else None
-        self._news = RankNews(step=log.first_step + log.steps, loss=loss, since_t=time.time())
+        newest = log.evaluations[-1] if log.evaluations else None
+        self._news = RankNews(step=log.first_step + log.steps, loss=loss, evaluation=newest)

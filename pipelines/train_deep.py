@@ -19,7 +19,7 @@ import torch
 from hetero.checkpoint.mesh_snapshot import snapshots_in
 from hetero.errors import CapacityError, JobError, PeerLostError
 from hetero.hardware.probe import library_versions, probe_machine
-from hetero.loops.deep import SNAPSHOTS, DeepLog, DeepRank
+from hetero.loops.deep import SNAPSHOTS, DeepLog, DeepRank, Evaluation
 from hetero.observe.events import EventLog
 from hetero.observe.logs import setup_logging
 from hetero.observe.run_folder import RunFolder, write_whole
@@ -142,7 +142,7 @@ def _execute(
         try:
             ranks.join(snapshot)
             watch.begin("training")
-            return ranks.train(watch=lambda news: watch.step(news.step, news.loss))
+            return ranks.train(watch=lambda news: watch.step(news.step, news.loss, news.evaluation))
         finally:
             ranks.close()
 
@@ -155,7 +155,7 @@ def _in_process(spec: DeepJobSpec, *, folder: RunFolder, snapshot: Path | None, 
         if snapshot is not None:
             rank.resume(snapshot)
         watch.begin("training")
-        return rank.train(folder.path, after_step=lambda log: watch.step(log.first_step + log.steps, log.losses[-1]))
+        return rank.train(folder.path, after_step=watch.log)
     finally:
         mesh.close()
 
@@ -169,12 +169,21 @@ class _Watch:
         self._events = events
         self._first: tuple[int, float] | None = None
         self._last_step = -1
+        self._evaluation: Evaluation | None = None
 
     def begin(self, phase: str) -> None:
         self._progress.phase(phase)
 
-    def step(self, step: int, loss: float | None) -> None:
+    def log(self, log: DeepLog) -> None:
+        """After a step of a rank in this process."""
+        self.step(log.first_step + log.steps, log.losses[-1], log.evaluations[-1] if log.evaluations else None)
+
+    def step(self, step: int, loss: float | None, evaluation: Evaluation | None) -> None:
         now = time.monotonic()
+        if evaluation is not None and evaluation != self._evaluation:
+            self._evaluation = evaluation
+            _LOG.info("after step %d: validation loss %.4f", evaluation.step, evaluation.loss)
+            self._events.event("evaluation", step=evaluation.step, loss=evaluation.loss, targets=evaluation.targets)
         if loss is None or step == self._last_step:
             return
         self._last_step = step
