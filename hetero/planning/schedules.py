@@ -79,18 +79,25 @@ class Pipeline:
             return self.stages - 1 - stage
         return stage % self.ranks
 
+    def stages_of(self, rank: int) -> list[int]:
+        """What a rank holds, in the order of the model."""
+        if self.schedule is Schedule.ZERO_BUBBLE_V:
+            return [rank, self.stages - 1 - rank]
+        return list(range(rank, self.stages, self.ranks))
+
+    def order(self, rank: int) -> list[Action]:
+        """The actions of a rank, in the order in which it computes them."""
+        return list(_ORDERS[self.schedule](self, rank))
+
     def orders(self) -> list[list[Action]]:
-        """The actions of each rank, in the order in which it computes them."""
-        make = _ORDERS[self.schedule]
-        return [list(make(self, rank)) for rank in range(self.ranks)]
+        """The actions of each rank."""
+        return [self.order(rank) for rank in range(self.ranks)]
 
 
 def why_undefined(schedule: Schedule, ranks: int, micro_batches: int, stages_per_rank: int) -> str | None:
     """What is wrong with the sizes of a pipeline, or None."""
     if min(ranks, micro_batches, stages_per_rank) < 1:
-        return (
-            f"ranks {ranks}, micro-batches {micro_batches}, stages per rank {stages_per_rank}: all must be at least 1"
-        )
+        return f"{ranks} ranks, {micro_batches} micro-batches, {stages_per_rank} stages a rank: each must be 1 or more"
     if schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B) and stages_per_rank != 1:
         return f"{schedule.value} has 1 stage on each rank, not {stages_per_rank}; use interleaved"
     if schedule is Schedule.INTERLEAVED and stages_per_rank < 2:
