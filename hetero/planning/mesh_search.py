@@ -119,15 +119,15 @@ def _best_on(mesh: Mesh, shape: TransformerShape, grid: DeviceGrid, global_batch
     if mesh.tp > grid.per_machine:
         reason = f"tp {mesh.tp} leaves the machine of {grid.per_machine} devices: all-reduces of each block would too"
         return _Outcome(considered=1, reason=reason)
-    if reason := _state_too_large(mesh, shape, grid, space):
-        return _Outcome(considered=1, reason=reason)
+    if too_large := _state_too_large(mesh, shape, grid, space):
+        return _Outcome(considered=1, reason=too_large)
     best: Candidate | None = None
     least: Candidate | None = None
-    reason, considered = "", 0
+    refused, considered = "", 0
     for plan in _ways(mesh, shape, grid, global_batch, space):
         considered += 1
         if why := why_impossible(plan):
-            reason = reason or why
+            refused = refused or why
             continue
         for candidate in _fitting(plan, space):
             considered += 1
@@ -135,8 +135,9 @@ def _best_on(mesh: Mesh, shape: TransformerShape, grid: DeviceGrid, global_batch
                 best = min(best or candidate, candidate, key=lambda each: each.time.total_s)
             else:
                 least = min(least or candidate, candidate, key=lambda each: each.memory.total)
+    reason = ""
     if best is None:
-        reason = _too_large(least, grid, space) if least else reason
+        reason = _too_large(least, grid, space) if least else refused
         reason = reason or f"{mesh.data_ways} data ways do not divide a batch of {global_batch}"
     return _Outcome(considered=max(considered, 1), candidate=best, reason=reason)
 
