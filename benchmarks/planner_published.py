@@ -11,7 +11,7 @@ from hetero.planning.shape import TransformerShape
 
 BERT_LARGE = TransformerShape(layers=24, hidden=1024, heads=16, vocabulary=30522, sequence=512)
 BERT_LARGE_MB: Mapping[int, float] = {1: 8667, 2: 5615, 4: 4841, 8: 4127, 16: 3700}
-"""Peak memory by sharded cards, V100, recomputation and mixed precision on: PaddleFleetX, sharding.rst (old_develop)."""
+"""Peak memory by sharded cards, V100, recomputation and mixed precision: PaddleFleetX, sharding.rst (old_develop)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ def _gpt(layers: int, hidden: int, heads: int) -> TransformerShape:
 
 
 def v100s(devices: int) -> DeviceGrid:
-    """Machines of 8 V100 of 32 GB with NVLink; the sources do not name the network, taken is a 100 Gb/s card for each."""
+    """Machines of 8 V100 of 32 GB with NVLink; no source names the network: a 100 Gb/s card for each is assumed."""
     return DeviceGrid(
         machines=max(1, devices // 8),
         per_machine=8,
