@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
-from hetero.checkpoint.parquet_rows import RowFiles, chunks_of
+from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Storage, reading
 from hetero.checkpoint.write_behind import WriteBehind
@@ -54,6 +54,7 @@ def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: i
     for group, cut in enumerate(cuts):
         with WriteBehind() as behind:
             files += _write_group(cut, job, behind, group=group, folder=folder, server=server, owners=owners)
+        files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
@@ -90,6 +91,28 @@ def _write_group(
     )
 
 
+def _write_deleted(cut: StoreCut, *, group: int, folder: str, server: int, owners: I32) -> tuple[FileEntry, ...]:
+    """Write the keys deleted since the base, where there are any. Raises SnapshotError."""
+    rows = sum(len(keys) for keys in cut.deleted())
+    if not rows:
+        return ()
+    name = f"rows/group-{group:02d}.server-{server:04d}.deleted.parquet"
+    with Storage(folder).writing(name) as sink:
+        write_keys(sink, cut.deleted())
+    written = sink.written()
+    return (
+        FileEntry(
+            file=name,
+            kind=FileKind.TOMBSTONES,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            rows=rows,
+            group=group,
+            buckets=_ranges(np.flatnonzero(owners == server)),
+        ),
+    )
+
+
 def read_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
     """Load the rows whose buckets belong to `server`; returns how many rows the stores hold then.
 
@@ -108,7 +131,10 @@ def read_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, s
 
 
 def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
-    """The rows of one file, checked against its checksum and count. Raises DataError when it is damaged."""
+    """The rows of one file, checked against its checksum and count; of tombstones, rows without floats.
+
+    Raises DataError when it is damaged.
+    """
     path = snapshot.file(entry.file)
     data = snapshot.read(entry)
     seen = 0
@@ -140,7 +166,10 @@ def _load_file(
         keys, rows = chunk.keys, chunk.rows
         if not kept.all():
             keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
-        store.write_rows(keys, rows)
+        if entry.kind is FileKind.TOMBSTONES:
+            store.delete_rows(keys)
+        else:
+            store.write_rows(keys, rows)
 
 
 def _ranges(buckets: np.ndarray) -> Ranges:
