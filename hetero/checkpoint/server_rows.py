@@ -81,16 +81,14 @@ class ServerSnapshots:
         try:
             written = write_cuts(cut.cuts, self._job, folder=folder, server=self._server, owners=cut.owners)
         finally:
-            self.drop()
+            self._close(cut)
         self._remember(cut)
         return written
 
     def drop(self) -> None:
-        """End the cut without a snapshot, if there is one."""
+        """End the cut without a snapshot, if there is one. Who is writing it gets a ProtocolError."""
         if self._cut is not None:
-            for cut in self._cut.cuts:
-                cut.close()
-            self._cut = None
+            self._close(self._cut)
 
     def load(self, snapshot: Snapshot, *, owners: I32) -> int:
         """Load this server's rows of a snapshot and its bases into the stores, which hold none; returns their number.
@@ -105,10 +103,15 @@ class ServerSnapshots:
         """The marks of a snapshot that was written. Behind one of all rows nobody looks for a base."""
         marks = tuple(of_store.mark for of_store in cut.cuts)
         if cut.whole:
-            self._marks.clear()
             for store, mark in zip(self._stores, marks, strict=True):
                 store.forget_before(mark)
-        self._marks[cut.name] = marks
+        self._marks = {**({} if cut.whole else self._marks), cut.name: marks}  # anew: the lane may be looking at it
+
+    def _close(self, cut: _Cut) -> None:
+        for of_store in cut.cuts:
+            of_store.close()
+        if self._cut is cut:  # once dropped, the lane may have made another
+            self._cut = None
 
     def _tell_since(self, marks: Sequence[int]) -> bool:
         return all(store.tells_since(mark) for store, mark in zip(self._stores, marks, strict=True))

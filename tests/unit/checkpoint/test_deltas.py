@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from hetero.checkpoint.manifest import FileKind, SnapshotKind, merge_held
+from hetero.checkpoint.parquet_rows import RowFiles
 from hetero.checkpoint.retention import retain
 from hetero.checkpoint.search import Damage, latest_good, verify
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft, list_snapshots, snapshot_name
+from hetero.embedding.cut import RowChunk
 from hetero.embedding.store import Create, RowStore
 from hetero.errors import DataError, ProtocolError
 from hetero.keys.routing import Router, initial_owners
@@ -196,6 +198,28 @@ def test_what_a_server_refuses(tmp_path: Path) -> None:
     own.cut("two", owners=servers.owners)
     own.drop()
     assert own.bases() == ()
+
+
+def test_a_writer_whose_cut_was_dropped_leaves_the_next_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = Servers(tmp_path)
+    servers.change()
+    own = servers.snapshots[0]
+    add = RowFiles.add
+
+    def drop_and_cut_anew(files: RowFiles, chunk: RowChunk) -> None:
+        monkeypatch.setattr(RowFiles, "add", add)
+        own.drop()
+        own.cut("next", owners=servers.owners)
+        add(files, chunk)
+
+    own.cut("dropped", owners=servers.owners)
+    monkeypatch.setattr(RowFiles, "add", drop_and_cut_anew)
+    with pytest.raises(ProtocolError, match="closed before it was read"):
+        own.write(folder=str(tmp_path / "dropped"))
+    own.write(folder=str(tmp_path / "next"))
+    assert own.bases() == ("next",)
 
 
 def test_a_row_on_a_server_that_does_not_own_it_is_not_written(tmp_path: Path) -> None:
