@@ -25,6 +25,7 @@ nothing). A disk that is read or written at 1 GB/s is met by one core, where a l
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -100,10 +101,20 @@ class RowFiles:
             if error is None:
                 for part in range(len(self._sinks)):
                     self._write(part)
-        finally:
-            for sink in self._sinks if error is not None else ():
-                sink.discard()
-            for writer in self._writers:
+                for writer in self._writers:
+                    writer.close()
+        except BaseException:
+            self._abandon()
+            raise
+        if error is not None:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Close what Arrow holds open; nothing of it reaches the files."""
+        for sink in self._sinks:
+            sink.discard()
+        for writer in self._writers:
+            with contextlib.suppress(Exception):  # one that failed while it was closed says so again
                 writer.close()
 
     def add(self, chunk: RowChunk) -> None:

@@ -52,14 +52,13 @@ def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: i
     """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
     files: list[FileEntry] = []
     for group, cut in enumerate(cuts):
-        with WriteBehind() as behind:
-            files += _write_group(cut, job, behind, group=group, folder=folder, server=server, owners=owners)
+        files += _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
         files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
 def _write_group(
-    cut: StoreCut, job: JobSpec, behind: WriteBehind, *, group: int, folder: str, server: int, owners: I32
+    cut: StoreCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
     """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
     width = cut.width
@@ -70,8 +69,10 @@ def _write_group(
     storage = Storage(folder)
     prefix = f"rows/group-{group:02d}.server-{server:04d}"
     names = [f"{prefix}.part-{part:04d}.parquet" for part in range(parts)]
+    behind = WriteBehind()
     with ExitStack() as files:
         sinks = [files.enter_context(storage.writing(name, behind=behind)) for name in names]
+        files.enter_context(behind)
         seeds = mixed_seeds([job.groups[group]])
         with RowFiles(sinks, width=width, statistics=cut.statistics, seeds=seeds, part_of=part_of) as row_files:
             for chunk in cut.chunks():
