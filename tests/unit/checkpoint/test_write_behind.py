@@ -65,15 +65,21 @@ def test_who_puts_waits_while_the_queue_is_full(monkeypatch: pytest.MonkeyPatch)
     assert file.data == b"12345" * 5
 
 
-def test_a_failure_reaches_who_puts_next_drains_or_leaves() -> None:
-    for heard in ("put", "drain", "leave"):
-        with pytest.raises(SnapshotError, match="the disk is full"), WriteBehind() as behind:
+@pytest.mark.parametrize("heard", ["put", "drain", "leave"])
+def test_a_failure_reaches_who_puts_next_drains_or_leaves(heard: str) -> None:
+    behind = WriteBehind()
+
+    def write() -> None:
+        with behind:
             behind.put(FullFile(), b"1")
             while heard == "put":
                 behind.put(FullFile(), b"2")
             if heard == "drain":
                 behind.drain()
-        assert not behind._thread.is_alive()
+
+    with pytest.raises(SnapshotError, match="the disk is full"):
+        write()
+    assert not behind._thread.is_alive()
 
 
 def test_what_waits_after_an_error_is_dropped() -> None:
