@@ -6,8 +6,10 @@ A server reads only files that hold buckets of its. How rows lie in a file: `het
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -124,11 +126,24 @@ def read_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, s
         different = part.manifest.job.difference(job)
         if different:
             raise DataError(f"{part.path}: holds the tables of another job ({different}); take the job that wrote it")
-    for part in chain:
-        for entry in (*part.manifest.of_kind(FileKind.TOMBSTONES), *part.manifest.of_kind(FileKind.ROWS)):
-            if entry.group is not None and overlaps(entry.buckets, part.manifest.job, owners == server):
-                _load_file(stores[entry.group], job, part, entry, server=server, owners=owners)
+    wanted = [
+        (part, entry)
+        for part in chain
+        for entry in (*part.manifest.of_kind(FileKind.TOMBSTONES), *part.manifest.of_kind(FileKind.ROWS))
+        if entry.group is not None and overlaps(entry.buckets, part.manifest.job, owners == server)
+    ]
+    for group, store in enumerate(stores):
+        entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
+        store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
+    for part, entry, data in _read_ahead(wanted):
+        _load_file(stores[entry.group or 0], job, _checked(part, entry, data), entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
+
+
+def _share(ranges: Ranges, owners: I32, server: int) -> float:
+    """About what part of a file's rows belong to a server. Buckets of another number than the file's: all."""
+    mine = np.concatenate([owners[:0] == 0, *(owners[start:stop] == server for start, stop in ranges)])
+    return float(mine.mean()) if len(mine) else 1.0
 
 
 def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
@@ -136,8 +151,22 @@ def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
 
     Raises DataError when it is damaged.
     """
+    return _checked(snapshot, entry, snapshot.read(entry))
+
+
+def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[Snapshot, FileEntry, Any]]:
+    """Files with their bytes: the next one is read, and its checksum taken, while one is loaded."""
+    with ThreadPoolExecutor(1, thread_name_prefix="snapshot files") as reader:
+        ahead: Future[Any] | None = None
+        for number, (part, entry) in enumerate(wanted):
+            data = part.read(entry) if ahead is None else ahead.result()
+            later = wanted[number + 1] if number + 1 < len(wanted) else None
+            ahead = None if later is None else reader.submit(later[0].read, later[1])
+            yield part, entry, data
+
+
+def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChunk]:
     path = snapshot.file(entry.file)
-    data = snapshot.read(entry)
     seen = 0
     with reading(path):
         for chunk in chunks_of(data):
@@ -157,10 +186,10 @@ def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
 
 
 def _load_file(
-    store: RowStore, job: JobSpec, snapshot: Snapshot, entry: FileEntry, *, server: int, owners: I32
+    store: RowStore, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
 ) -> None:
     seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
-    for chunk in read_part(snapshot, entry):
+    for chunk in chunks:
         owner = np.empty(len(chunk.keys), np.int32)
         owners_kernel(chunk.keys.tables, chunk.keys.keys, seeds, shift, owners, owner)
         kept = owner == server

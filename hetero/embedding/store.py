@@ -162,7 +162,7 @@ class RowStore:
         keys = self._checked(keys)
         rows = _floats(rows, shape=(len(keys), self.width), what="rows")
         self._changes.keep(keys)
-        self._insert_missing(keys)
+        self._insert_missing(keys, first=ZEROS)  # what they begin with is overwritten
         write_kernel(*self._place(keys), self.width, rows, self._changes.epoch)
 
     @_in_turn
@@ -211,6 +211,11 @@ class RowStore:
                 rows = np.empty((count, self.width), np.float32)
                 copy_kernel(self._shards.description, shard, self.width, start, tables, keys, rows)
                 yield KeySet(tables, keys), rows
+
+    @_in_turn
+    def reserve(self, rows: int) -> None:
+        """Make room for about this many more rows at once, so that they come without growing. Raises CapacityError."""
+        self._shards.make_room(np.full(SHARDS, rows // SHARDS, np.uint64))
 
     @_in_turn
     def delete_rows(self, keys: KeySet) -> int:
@@ -320,12 +325,12 @@ class RowStore:
         parts = self._in_parts(len(keys), part)
         return np.concatenate([missing for missing, _ in parts]), np.concatenate([rejected for _, rejected in parts])
 
-    def _insert_missing(self, keys: KeySet) -> None:
+    def _insert_missing(self, keys: KeySet, *, first: int | None = None) -> None:
         missing = self._read(keys, np.empty((len(keys), 0), np.float32))
         if len(missing):
-            self._insert(keys, missing)
+            self._insert(keys, missing, first=first)
 
-    def _insert(self, keys: KeySet, missing: I32) -> None:
+    def _insert(self, keys: KeySet, missing: I32, *, first: int | None = None) -> None:
         needed = np.zeros(SHARDS, np.uint64)
         count_kernel(keys.tables, keys.keys, missing, self._seeds, self._shift, needed)
         self._shards.make_room(needed)
@@ -341,7 +346,7 @@ class RowStore:
             group.dim,
             self._kind,
             self._hyper,
-            _FIRST[group.init.kind],
+            _FIRST[group.init.kind] if first is None else first,
             np.float32(group.init.scale),
             np.float32(group.optimizer.initial_accumulator),
             self._changes.epoch,
