@@ -136,7 +136,7 @@ def test_a_base_that_is_missing_damaged_or_another_is_noticed(tmp_path: Path) ->
     [rows] = {entry.file for entry in base.manifest.of_kind(FileKind.ROWS) if entry.group == 1 and "0001" in entry.file}
 
     def findings() -> set[Damage]:
-        assert latest_good(tmp_path).good is None or latest_good(tmp_path).good == base
+        assert latest_good(tmp_path).good is None
         with pytest.raises(DataError):
             load(tmp_path / delta.name, 1)
         return {finding.damage for finding in verify(delta.path)}
