@@ -147,10 +147,11 @@ ACTIONS = st.lists(
 )
 
 
-def test_a_cut_holds_what_there_was_whatever_happens_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_a_cut_holds_what_there_was_whatever_happens_meanwhile(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
     monkeypatch.setattr(cut_module, "CHUNK_ROWS", 7)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples, deadline=None)
     @given(ACTIONS, st.integers(0, 2**32 - 1))
     def check(actions: list[tuple[str, int]], seed: int) -> None:
         life = Interleaving(seed)
