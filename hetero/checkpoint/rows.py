@@ -199,7 +199,7 @@ def _load_file(
         if entry.kind is FileKind.TOMBSTONES:
             store.delete_rows(keys)
         else:
-            store.write_rows(keys, rows)
+            store.load_rows(keys, rows)
 
 
 def _ranges(buckets: np.ndarray) -> Ranges:

@@ -36,6 +36,7 @@ from hetero.kernels.index import (
     write_kernel,
 )
 from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
+from hetero.kernels.loading import load_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, hyper_array, row_width
@@ -162,7 +163,7 @@ class RowStore:
         keys = self._checked(keys)
         rows = _floats(rows, shape=(len(keys), self.width), what="rows")
         self._changes.keep(keys)
-        self._insert_missing(keys, first=ZEROS)  # what they begin with is overwritten
+        self._insert_missing(keys)
         write_kernel(*self._place(keys), self.width, rows, self._changes.epoch)
 
     @_in_turn
@@ -211,6 +212,21 @@ class RowStore:
                 rows = np.empty((count, self.width), np.float32)
                 copy_kernel(self._shards.description, shard, self.width, start, tables, keys, rows)
                 yield KeySet(tables, keys), rows
+
+    @_in_turn
+    def load_rows(self, keys: KeySet, rows: F32) -> None:
+        """`write_rows` for many rows of which most are new. Raises CapacityError besides."""
+        keys = self._checked(keys)
+        rows = _floats(rows, shape=(len(keys), self.width), what="rows")
+        self._changes.keep(keys)
+        needed = np.zeros(SHARDS, np.uint64)
+        count_kernel(keys.tables, keys.keys, np.arange(len(keys), dtype=np.int32), self._seeds, self._shift, needed)
+        self._shards.make_room(needed)
+
+        def shards(start: int, stop: int) -> None:
+            load_kernel(*self._place(keys), self.width, rows, self._changes.epoch, start, stop)
+
+        self._in_parts(SHARDS, shards, smallest=1)
 
     @_in_turn
     def reserve(self, rows: int) -> None:
@@ -325,12 +341,12 @@ class RowStore:
         parts = self._in_parts(len(keys), part)
         return np.concatenate([missing for missing, _ in parts]), np.concatenate([rejected for _, rejected in parts])
 
-    def _insert_missing(self, keys: KeySet, *, first: int | None = None) -> None:
+    def _insert_missing(self, keys: KeySet) -> None:
         missing = self._read(keys, np.empty((len(keys), 0), np.float32))
         if len(missing):
-            self._insert(keys, missing, first=first)
+            self._insert(keys, missing)
 
-    def _insert(self, keys: KeySet, missing: I32, *, first: int | None = None) -> None:
+    def _insert(self, keys: KeySet, missing: I32) -> None:
         needed = np.zeros(SHARDS, np.uint64)
         count_kernel(keys.tables, keys.keys, missing, self._seeds, self._shift, needed)
         self._shards.make_room(needed)
@@ -346,15 +362,15 @@ class RowStore:
             group.dim,
             self._kind,
             self._hyper,
-            _FIRST[group.init.kind] if first is None else first,
+            _FIRST[group.init.kind],
             np.float32(group.init.scale),
             np.float32(group.optimizer.initial_accumulator),
             self._changes.epoch,
         )
 
-    def _in_parts(self, count: int, work: Callable[[int, int], T]) -> list[T]:
+    def _in_parts(self, count: int, work: Callable[[int, int], T], *, smallest: int = _SMALLEST_PART) -> list[T]:
         """`work(start, stop)` over ranges of the rows, one a thread; rows are unique, so no two touch one record."""
-        if self._pool is None or count < 2 * _SMALLEST_PART:
+        if self._pool is None or count < 2 * smallest:
             return [work(0, count)]
         cuts = [count * part // self._threads for part in range(self._threads + 1)]
         return list(self._pool.map(work, cuts[:-1], cuts[1:]))

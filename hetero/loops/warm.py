@@ -115,6 +115,7 @@ def _one_snapshot(job: JobSpec, batch: Batch) -> None:
     for store, unique, weights in zip(server.stores, keys, rows, strict=True):
         store.push(unique, weights)
         store.delete_rows(unique)
+        store.load_rows(unique, np.zeros((len(unique), store.width), np.float32))
     with tempfile.TemporaryDirectory(prefix="hetero-warm-") as folder:
         snapshots.write(folder=folder)
     server.close()

@@ -89,6 +89,8 @@ class Interleaving:
             self.store.push(keys, gradients)
         elif action == "write":
             self.store.write_rows(keys, self.random.normal(size=(len(keys), self.store.width)).astype(np.float32))
+        elif action == "load":
+            self.store.load_rows(keys, self.random.normal(size=(len(keys), self.store.width)).astype(np.float32))
         elif action == "create":
             self.store.pull(keys, create=Create.YES)
         elif action == "delete":
@@ -139,7 +141,7 @@ def assert_same(got: Rows, wanted: Rows) -> None:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["push", "write", "create", "delete", "lease", "cut", "read", "read", "drop"]),
+        st.sampled_from(["push", "write", "load", "create", "delete", "lease", "cut", "read", "read", "drop"]),
         st.sampled_from([1, 5, 40, 120]),
     ),
     min_size=5,
