@@ -7,7 +7,7 @@ One server's store of rows of dim 16 with row-wise Adagrad (17 floats, 78 bytes 
 loading: reading files that are not in the page cache, or copying. Sides alternate; medians of pairs.
 
 The pause is measured while a lane pushes and pulls 8,192 rows every 50 ms, as a server's does: the cut, and how much
-longer the longest call takes than before the snapshot. How much slower calls are in all stands in the table: there is in
+longer the longest call takes than before the snapshot. How much slower all calls are stands in the table: there is in
 it what threads lose to each other where cores are few. Memory is the process's, sampled.
 Layouts are measured in CPU time of one thread. Files lie in the system's folder for temporary ones (TMPDIR).
 """
