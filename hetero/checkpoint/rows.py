@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
-from hetero.checkpoint.parquet_rows import RowFiles, chunks_of
+from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Storage, reading
 from hetero.checkpoint.write_behind import WriteBehind
@@ -52,13 +52,13 @@ def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: i
     """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
     files: list[FileEntry] = []
     for group, cut in enumerate(cuts):
-        with WriteBehind() as behind:
-            files += _write_group(cut, job, behind, group=group, folder=folder, server=server, owners=owners)
+        files += _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
+        files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
 def _write_group(
-    cut: StoreCut, job: JobSpec, behind: WriteBehind, *, group: int, folder: str, server: int, owners: I32
+    cut: StoreCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
     """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
     width = cut.width
@@ -69,8 +69,10 @@ def _write_group(
     storage = Storage(folder)
     prefix = f"rows/group-{group:02d}.server-{server:04d}"
     names = [f"{prefix}.part-{part:04d}.parquet" for part in range(parts)]
+    behind = WriteBehind()
     with ExitStack() as files:
         sinks = [files.enter_context(storage.writing(name, behind=behind)) for name in names]
+        files.enter_context(behind)
         seeds = mixed_seeds([job.groups[group]])
         with RowFiles(sinks, width=width, statistics=cut.statistics, seeds=seeds, part_of=part_of) as row_files:
             for chunk in cut.chunks():
@@ -87,6 +89,28 @@ def _write_group(
             buckets=_ranges(np.flatnonzero(part_of == part)),
         )
         for part in range(parts)
+    )
+
+
+def _write_deleted(cut: StoreCut, *, group: int, folder: str, server: int, owners: I32) -> tuple[FileEntry, ...]:
+    """Write the keys deleted since the base, where there are any. Raises SnapshotError."""
+    rows = sum(len(keys) for keys in cut.deleted())
+    if not rows:
+        return ()
+    name = f"rows/group-{group:02d}.server-{server:04d}.deleted.parquet"
+    with Storage(folder).writing(name) as sink:
+        write_keys(sink, cut.deleted())
+    written = sink.written()
+    return (
+        FileEntry(
+            file=name,
+            kind=FileKind.TOMBSTONES,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            rows=rows,
+            group=group,
+            buckets=_ranges(np.flatnonzero(owners == server)),
+        ),
     )
 
 
@@ -108,7 +132,10 @@ def read_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, s
 
 
 def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
-    """The rows of one file, checked against its checksum and count. Raises DataError when it is damaged."""
+    """The rows of one file, checked against its checksum and count; of tombstones, rows without floats.
+
+    Raises DataError when it is damaged.
+    """
     path = snapshot.file(entry.file)
     data = snapshot.read(entry)
     seen = 0
@@ -140,7 +167,10 @@ def _load_file(
         keys, rows = chunk.keys, chunk.rows
         if not kept.all():
             keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
-        store.write_rows(keys, rows)
+        if entry.kind is FileKind.TOMBSTONES:
+            store.delete_rows(keys)
+        else:
+            store.write_rows(keys, rows)
 
 
 def _ranges(buckets: np.ndarray) -> Ranges:
