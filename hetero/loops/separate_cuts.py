@@ -76,6 +76,8 @@ class SeparateCuts:
         else:
             state = TowerState.share(tower, spec.after)
         self.meet(steps)
+        if cut is not Cut.STOP:
+            source.renew()
         pause_s = time.perf_counter() - started_t
         self._taken(Taken(name=name, base=base, cut=cut, state=state, pause_s=pause_s))
         return cut

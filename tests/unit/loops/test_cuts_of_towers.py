@@ -46,6 +46,7 @@ class Copied:
 
     def cut(self, name: str, *, base: str | None) -> Pending[None]:
         self.cuts[name] = rows_of(self.server)
+        self.server.note_cut()
         return Done(None)
 
 
