@@ -1,34 +1,30 @@
-"""Rows of a snapshot: Parquet files by ranges of buckets, columns table uint16, key uint64, row list<float32>[W].
+"""Rows of a snapshot: Parquet files by ranges of buckets, written by servers and loaded by any number of them.
 
-A row holds weights and optimizer state, as in memory; statistics, where the store has any, are columns of their own.
-Any Parquet tool opens the files. Any number of servers loads them, each reading only files that hold buckets of its.
+A server reads only files that hold buckets of its. How rows lie in a file: `hetero.checkpoint.parquet_rows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
+from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
 from hetero.checkpoint.snapshot import Snapshot
-from hetero.checkpoint.storage import Sink, Storage, reading
+from hetero.checkpoint.storage import Storage, reading
+from hetero.checkpoint.write_behind import WriteBehind
 from hetero.embedding.cut import RowChunk, StoreCut
 from hetero.embedding.store import RowStore
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
 from hetero.keys.routing import mixed_seeds
-from hetero.records import F32, I32, U16, U64, GroupSpec, JobSpec, KeySet
+from hetero.records import I32, JobSpec, KeySet
 
 PART_BYTES = 64 << 20
-MOST_PARTS = 64
-ROWS_PER_GROUP = 1 << 16
-_ROWS_AT_ONCE = 1 << 16
+MOST_PARTS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +50,16 @@ def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: str, server:
 
 def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
     """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
-    files = [
-        entry
-        for group, cut in enumerate(cuts)
-        for entry in _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
-    ]
+    files: list[FileEntry] = []
+    for group, cut in enumerate(cuts):
+        with WriteBehind() as behind:
+            files += _write_group(cut, job, behind, group=group, folder=folder, server=server, owners=owners)
+        files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
 def _write_group(
-    cut: StoreCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
+    cut: StoreCut, job: JobSpec, behind: WriteBehind, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
     """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
     width = cut.width
@@ -75,11 +71,12 @@ def _write_group(
     prefix = f"rows/group-{group:02d}.server-{server:04d}"
     names = [f"{prefix}.part-{part:04d}.parquet" for part in range(parts)]
     with ExitStack() as files:
-        sinks = [files.enter_context(storage.writing(name)) for name in names]
-        with _Spread(sinks, job.groups[group], width=width, part_of=part_of) as spread:
+        sinks = [files.enter_context(storage.writing(name, behind=behind)) for name in names]
+        seeds = mixed_seeds([job.groups[group]])
+        with RowFiles(sinks, width=width, statistics=cut.statistics, seeds=seeds, part_of=part_of) as row_files:
             for chunk in cut.chunks():
-                spread.add(chunk)
-        rows = spread.rows
+                row_files.add(chunk)
+        rows = row_files.rows
     return tuple(
         FileEntry(
             file=names[part],
@@ -91,6 +88,28 @@ def _write_group(
             buckets=_ranges(np.flatnonzero(part_of == part)),
         )
         for part in range(parts)
+    )
+
+
+def _write_deleted(cut: StoreCut, *, group: int, folder: str, server: int, owners: I32) -> tuple[FileEntry, ...]:
+    """Write the keys deleted since the base, where there are any. Raises SnapshotError."""
+    rows = sum(len(keys) for keys in cut.deleted())
+    if not rows:
+        return ()
+    name = f"rows/group-{group:02d}.server-{server:04d}.deleted.parquet"
+    with Storage(folder).writing(name) as sink:
+        write_keys(sink, cut.deleted())
+    written = sink.written()
+    return (
+        FileEntry(
+            file=name,
+            kind=FileKind.TOMBSTONES,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            rows=rows,
+            group=group,
+            buckets=_ranges(np.flatnonzero(owners == server)),
+        ),
     )
 
 
@@ -112,14 +131,17 @@ def read_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, s
 
 
 def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
-    """The rows of one file, checked against its checksum and count. Raises DataError when it is damaged."""
+    """The rows of one file, checked against its checksum and count; of tombstones, rows without floats.
+
+    Raises DataError when it is damaged.
+    """
     path = snapshot.file(entry.file)
     data = snapshot.read(entry)
     seen = 0
     with reading(path):
-        for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(batch_size=_ROWS_AT_ONCE):
-            seen += len(batch)
-            yield _chunk(batch)
+        for chunk in chunks_of(data):
+            seen += len(chunk.keys)
+            yield chunk
     if seen != entry.rows:
         raise DataError(f"{path}: holds {seen} rows, the manifest says {entry.rows}")
 
@@ -144,64 +166,10 @@ def _load_file(
         keys, rows = chunk.keys, chunk.rows
         if not kept.all():
             keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
-        store.write_rows(keys, rows)
-
-
-class _Spread:
-    """Rows on their way into the files of their buckets, gathered into Parquet's row groups."""
-
-    def __init__(self, sinks: Sequence[Sink], group: GroupSpec, *, width: int, part_of: I32) -> None:
-        self._schema = pa.schema([("table", pa.uint16()), ("key", pa.uint64()), ("row", pa.list_(pa.float32(), width))])
-        self._sinks = sinks
-        self._writers: list[pq.ParquetWriter] = []
-        self._seeds = mixed_seeds([group])
-        self._part_of = part_of
-        self._shift = np.uint64(65 - len(part_of).bit_length())
-        self.rows = [0] * len(sinks)
-
-    def __enter__(self) -> _Spread:
-        try:
-            for sink in self._sinks:
-                self._writers.append(pq.ParquetWriter(pa.PythonFile(sink, mode="w"), self._schema))
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Complete the files, unless they are not to be."""
-        if error is not None:
-            for sink in self._sinks:
-                sink.discard()
-        for writer in self._writers:
-            writer.close()
-
-    def add(self, chunk: RowChunk) -> None:
-        part = np.empty(len(chunk.keys), np.int32)
-        owners_kernel(chunk.keys.tables, chunk.keys.keys, self._seeds, self._shift, self._part_of, part)
-        for index, writer in enumerate(self._writers):
-            kept = np.flatnonzero(part == index)
-            if len(kept):
-                self._write(index, writer, chunk.keys.tables[kept], chunk.keys.keys[kept], chunk.rows[kept])
-
-    def _write(self, index: int, writer: pq.ParquetWriter, tables: U16, keys: U64, rows: F32) -> None:
-        values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-        writer.write_batch(pa.record_batch([pa.array(tables), pa.array(keys), values], schema=self._schema))
-        self.rows[index] += len(keys)
-
-
-def _chunk(batch: pa.RecordBatch) -> RowChunk:
-    rows = batch.column("row")
-    keys = KeySet(np.array(batch.column("table")), np.array(batch.column("key")))
-    values = np.array(rows.flatten()).reshape(-1, rows.type.list_size)
-    return RowChunk(keys, values, _statistics(batch))
-
-
-def _statistics(batch: pa.RecordBatch) -> Mapping[str, np.ndarray]:
-    names = [name for name in batch.schema.names if name not in ("table", "key", "row")]
-    return {name: np.array(batch.column(name)) for name in names}
+        if entry.kind is FileKind.TOMBSTONES:
+            store.delete_rows(keys)
+        else:
+            store.write_rows(keys, rows)
 
 
 def _ranges(buckets: np.ndarray) -> Ranges:

@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from hetero.checkpoint.write_behind import WriteBehind
 from hetero.data.filesystem import absolute, first_line, is_uri, locate
 from hetero.errors import DataError, SnapshotError
 
+_SYNC_EVERY_BYTES = 32 << 20
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space, keep fewer snapshots, or give another folder",
     errno.EDQUOT: "this user's quota is used up: free some space or give another folder",
@@ -41,40 +43,108 @@ class Written:
 
 
 class Sink:
-    """A file being written, in order: bytes go to the disk and into the file's checksum. Not for several threads."""
+    """A file being written, in order: bytes go to the disk and into the file's checksum. One thread writes.
 
-    def __init__(self, name: str, target: Any) -> None:
+    behind: the thread that the bytes go through, or None.
+    """
+
+    def __init__(self, name: str, target: Target, *, behind: WriteBehind | None) -> None:
         self._name = name
         self._target = target
+        self._behind = behind
         self._digest = hashlib.sha256()
         self._bytes = 0
         self._discarding = False
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Append a buffer of bytes; returns its length."""
+        """Append a buffer of bytes; returns its length. Raises SnapshotError, for earlier bytes too."""
         view = memoryview(data).cast("B")
         if self._discarding:
             return view.nbytes
-        self._target.write(view)
-        self._digest.update(view)
-        self._bytes += view.nbytes
+        if self._behind is None:
+            self.take(view)
+        else:
+            self._behind.put(self, bytes(view))
         return view.nbytes
+
+    def take(self, data: bytes | memoryview) -> None:
+        """Write bytes now. Raises SnapshotError."""
+        with _refusals(self._name):
+            self._target.write(memoryview(data))
+        self._digest.update(data)
+        self._bytes += len(data)
+
+    def finish(self) -> None:
+        """Wait until all bytes are on the disk. Raises SnapshotError."""
+        if self._behind is not None:
+            self._behind.drain()
+        with _refusals(self._name):
+            self._target.finish()
 
     def discard(self) -> None:
         """Drop what is still written: the file will not be."""
         self._discarding = True
 
     def flush(self) -> None:
-        """Bytes are complete after `Storage.writing` ends, no earlier."""
+        """Bytes are complete after `finish`, no earlier."""
 
     def close(self) -> None:
         """Take no more bytes."""
         self.closed = True
 
     def written(self) -> Written:
-        """Size and checksum so far."""
+        """Size and checksum, once finished."""
         return Written(bytes=self._bytes, sha256=self._digest.hexdigest())
+
+
+class Target(Protocol):
+    """Where a sink's bytes go."""
+
+    def write(self, data: memoryview) -> None: ...
+
+    def finish(self) -> None:
+        """Have all bytes on the disk."""
+
+    def close(self) -> None: ...
+
+
+class LocalTarget:
+    """A local file. It goes to the disk as it is written, so that the end has little left to wait for."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._waiting_bytes = 0
+
+    def write(self, data: memoryview) -> None:
+        self._waiting_bytes += data.nbytes
+        while data.nbytes:
+            data = data[os.write(self._descriptor, data) :]
+        if self._waiting_bytes >= _SYNC_EVERY_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        os.fsync(self._descriptor)
+        self._waiting_bytes = 0
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class StreamTarget:
+    """A file of one of Arrow's filesystems, which is complete when it is closed."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: memoryview) -> None:
+        self._stream.write(data)
+
+    def finish(self) -> None:
+        self._stream.close()
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 class Storage:
@@ -118,11 +188,11 @@ class Storage:
 
     def exists(self) -> bool:
         """Whether there is such a folder."""
-        return self._kind(self._root) == pafs.FileType.Directory
+        return bool(self._kind(self._root) == pafs.FileType.Directory)
 
     def has_file(self, name: str) -> bool:
         """Whether the folder holds this file."""
-        return self._kind(f"{self._root}/{name}") == pafs.FileType.File
+        return bool(self._kind(f"{self._root}/{name}") == pafs.FileType.File)
 
     def names(self) -> list[str]:
         """Names of what the folder holds, sorted; none when there is no such folder. Raises DataError."""
@@ -142,18 +212,16 @@ class Storage:
             return source.read_buffer()
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Sink]:
+    def writing(self, name: str, *, behind: WriteBehind | None = None) -> Iterator[Sink]:
         """A new file, complete and on the disk when the block ends. Raises SnapshotError."""
-        path = f"{self._root}/{name}"
         with _refusals(self.file(name)):
-            if self.local:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "wb", buffering=0) as file:
-                    yield Sink(self.file(name), _Whole(file))
-                    os.fsync(file.fileno())
-            else:
-                with self._filesystem.open_output_stream(path) as stream:
-                    yield Sink(self.file(name), stream)
+            target = self._target(f"{self._root}/{name}")
+        sink = Sink(self.file(name), target, behind=behind)
+        try:
+            yield sink
+            sink.finish()
+        finally:
+            target.close()
 
     def write(self, name: str, data: bytes) -> Written:
         """Write a file at once. Raises SnapshotError."""
@@ -190,20 +258,15 @@ class Storage:
             for folder, _, _ in os.walk(self._root):
                 _sync_folder(folder)
 
+    def _target(self, path: str) -> Target:
+        if not self.local:
+            return StreamTarget(self._filesystem.open_output_stream(path))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return LocalTarget(path)
+
     def _kind(self, path: str) -> Any:
         with reading(self.path):
             return self._filesystem.get_file_info(path).type
-
-
-class _Whole:
-    """A raw file whose `write` takes everything or raises."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, view: memoryview) -> None:
-        while view.nbytes:
-            view = view[self._file.write(view) :]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ All arrays are numpy, C-contiguous, on the CPU. Keys are uint64 end to end; sign
 
 from __future__ import annotations
 
-from hetero.records.arrays import F32, F64, I32, I64, U16, U64
+from hetero.records.arrays import F32, F64, I32, I64, U8, U16, U64
 from hetero.records.features import DataSpec, DenseFeature, DenseTransform, Format, IdKind, Missing, SparseFeature
 from hetero.records.flow import (
     Bags,
@@ -52,6 +52,7 @@ __all__ = [
     "F64",
     "I32",
     "I64",
+    "U8",
     "U16",
     "U64",
     "Bags",
