@@ -18,7 +18,7 @@ from hetero.records.arrays import F64, I64
 
 MOST_PARTIAL_PATHS = 1_000
 """How many partial paths are extended before the search gives up."""
-_ROUNDS = 40
+_MOST_ROUNDS = 40
 _KEPT_BOUNDS = 4
 _TINY = 1e-12
 
@@ -115,13 +115,17 @@ def _bounds(nodes: I64, prices: F64, limits: I64) -> tuple[list[_Bound], Path | 
     multipliers = np.zeros(len(prices))
     kept: list[_Bound] = []
     best: Path | None = None
+    strongest = -np.inf
     step = 2 * max(float(prices.max()), 1e-9)
-    for number in range(_ROUNDS):
+    for number in range(min(_MOST_ROUNDS, 8 + nodes.shape[1])):
         to_go, choice = _to_go(nodes, prices + multipliers)
         path = _walk(nodes, prices, choice)
         kept.append(_Bound(multipliers.copy(), to_go, float(to_go[0] - multipliers @ limits)))
+        strongest = max(strongest, kept[-1].of_all)
         if path.fits_in(limits) and (best is None or path.cost < best.cost):
             best = path
+        if best is not None and best.cost <= strongest * (1 + _TINY):
+            break
         excess = (path.used - limits) / np.maximum(limits, 1)
         multipliers = np.maximum(0.0, multipliers + step / (1 + number / 4) * excess)
     kept.sort(key=lambda bound: -bound.of_all)
