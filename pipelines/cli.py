@@ -72,11 +72,16 @@ def train(
     readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
     towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+<<<<<<< HEAD
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Take the roles of this plan (hetero plan).")
+=======
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest snapshot in the run's folder, if there is one.")
     ] = False,
     snapshot: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Deep jobs: a snapshot to go on from, of any mesh.")
+>>>>>>> main
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,6 +105,18 @@ def train(
     from pipelines.report import report
 
     output = Output(as_json=as_json)
+<<<<<<< HEAD
+    if in_process and address is not None:
+        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
+    loaded = load_job(job, overrides=overrides or ())
+    if plan is not None:
+        if readers or servers or towers:
+            raise UserError("--plan and --readers, --servers, --towers exclude each other: the plan has the counts")
+        from pipelines.plan import planned_job
+
+        loaded = planned_job(loaded, path=plan)
+    loaded = with_counts(loaded, readers=readers, servers=servers, towers=towers)
+=======
     _refuse_two_places(in_process=in_process, address=address)
     if is_deep(job):
         if readers or servers or towers:
@@ -111,6 +128,7 @@ def train(
     if snapshot is not None:
         raise UserError("--from: this job has no transformer, and only deep jobs go on from a snapshot")
     loaded = with_counts(load_job(job, overrides=overrides or ()), readers=readers, servers=servers, towers=towers)
+>>>>>>> main
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
         summary = loaded.fit(
@@ -167,6 +185,66 @@ def resume(
             progress=progress,
         )
     output.result(summary.to_dict(), shown=report(summary))
+
+
+@app.command()
+def plan(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML).")],
+    cluster: Annotated[
+        Path, typer.Option("--cluster", metavar="FILE", help="Cluster file (YAML), with facts about the kinds of node.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
+    ] = None,
+    throughput: Annotated[
+        float | None,
+        typer.Option("--throughput", metavar="N", min=1e-6, help="Samples a second: find the cheapest plan."),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option("--price", metavar="MONEY", min=0, help="The most to pay an hour: find the fastest plan."),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=0, help="Rows expected in all tables, for their memory.")
+    ] = 0,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", metavar="FILE", help="Measured seconds of tasks (JSON), instead of assumed rates."),
+    ] = None,
+    front: Annotated[bool, typer.Option("--front", help="Also the cheapest plan at each throughput.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also why each alternative is not taken.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan, for train --plan.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan which tasks run on which nodes, and how many of each role. Needs no cluster; the search is exact.
+
+    Without --throughput and --price: the fastest that the cluster's nodes can do.
+
+    [bold]Examples[/]
+
+    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster examples/cluster.yaml --front[/]
+
+    [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
+    """
+    from pipelines.job import load_job
+    from pipelines.plan_command import planned
+
+    output = Output(as_json=as_json)
+    loaded = load_job(job, overrides=overrides or ())
+    result = planned(
+        loaded,
+        job_path=job,
+        cluster_path=cluster,
+        throughput=throughput,
+        price=price,
+        rows=rows,
+        profile=profile,
+        with_front=front,
+        with_alternatives=explain,
+        out=out,
+    )
+    output.result(result.to_dict(), shown=result.shown())
 
 
 @app.command()
