@@ -123,8 +123,8 @@ class ActorGroup:
 _SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.SEQUENCER: (SequencerActor, {}),
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
-    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1}}),
-    Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1}}),
+    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
 }
 
 

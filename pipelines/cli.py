@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from hetero import __version__
-from hetero.errors import HeteroError, UserError
+from hetero.errors import HeteroError, StoppedError, UserError
+from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
     INTERRUPTED,
@@ -36,8 +37,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -73,6 +72,9 @@ def train(
     readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
     towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest snapshot in the run's folder, if there is one.")
+    ] = False,
     snapshot: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Deep jobs: a snapshot to go on from, of any mesh.")
     ] = None,
@@ -98,8 +100,7 @@ def train(
     from pipelines.report import report
 
     output = Output(as_json=as_json)
-    if in_process and address is not None:
-        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
+    _refuse_two_places(in_process=in_process, address=address)
     if is_deep(job):
         if readers or servers or towers:
             raise UserError(
@@ -112,7 +113,59 @@ def train(
     loaded = with_counts(load_job(job, overrides=overrides or ()), readers=readers, servers=servers, towers=towers)
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
-        summary = loaded.fit(run_folder=folder, address=address, in_process=in_process, progress=progress)
+        summary = loaded.fit(
+            run_folder=folder, address=address, in_process=in_process, resume=resume, progress=progress
+        )
+    output.result(summary.to_dict(), shown=report(summary))
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/demo.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="All roles in this process, without Ray; for debugging.")
+    ] = False,
+    readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
+    towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or failed, from its newest whole snapshot to the end of its job.
+
+    In mode sync with one tower the result is that of a run which was never stopped, to the bit, whatever the numbers
+    of readers and servers before and after.
+
+    [bold]Examples[/]
+
+    [cyan]hetero resume runs/demo[/]
+
+    [cyan]hetero resume runs/demo --servers 4 --set train.epochs=6[/]
+    """
+    from pipelines.progress import progress_for
+    from pipelines.report import report
+    from pipelines.resume import resume_run
+
+    output = Output(as_json=as_json)
+    _refuse_two_places(in_process=in_process, address=address)
+    with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
+        summary = resume_run(
+            run,
+            overrides=overrides or (),
+            readers=readers,
+            servers=servers,
+            towers=towers,
+            address=address,
+            in_process=in_process,
+            progress=progress,
+        )
     output.result(summary.to_dict(), shown=report(summary))
 
 
@@ -140,6 +193,9 @@ def evaluate(
     with output.console.status("scoring"):
         scores = evaluate_run(run, data=data or None)
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
+
+
+add_model_commands(app)
 
 
 @app.command()
@@ -358,6 +414,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _usage_error(error, as_json=as_json)
     except UserError as error:
         return show_error(error, code=USERS_MISTAKE, as_json=as_json)
+    except StoppedError as error:
+        return show_error(error, code=error.exit_code, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return show_error(HeteroError("stopped from the keyboard"), code=INTERRUPTED, as_json=as_json)
     except Exception as error:
@@ -402,6 +460,11 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     command = context.command_path if context is not None else "hetero"
     words = getattr(error, "format_message", error.__str__)()
     return show_error(UserError(f"{words.rstrip('.')} (see {command} --help)"), code=USERS_MISTAKE, as_json=as_json)
+
+
+def _refuse_two_places(*, in_process: bool, address: str | None) -> None:
+    if in_process and address is not None:
+        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
 
 
 def _fetch(fetch: Callable[[Path], object], folder: Path, *, as_json: bool) -> None:
