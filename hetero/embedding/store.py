@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import wraps
 from threading import RLock
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def _in_turn(method: Callable[Concatenate[RowStore, P], T]) -> Callable[Concaten
         with store._lock:
             return method(store, *arguments, **named)
 
-    return locked
+    return cast(Callable[Concatenate[RowStore, P], T], locked)
 
 
 class RowStore:

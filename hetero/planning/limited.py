@@ -132,7 +132,9 @@ def _bounds(nodes: I64, prices: F64, limits: I64) -> tuple[list[_Bound], Path | 
         excess = (path.used - limits).astype(np.float64)
         # Polyak's step towards what a path within the limits may cost: a little above the strongest bound.
         hoped = min(np.inf if best is None else best.cost, strongest * _HOPED)
-        multipliers = np.maximum(0.0, multipliers + (hoped - kept[-1].of_all) / max(excess @ excess, 1.0) * excess)
+        multipliers = np.maximum(
+            0.0, multipliers + (hoped - kept[-1].of_all) / max(float(excess @ excess), 1.0) * excess
+        )
     kept.sort(key=lambda bound: -bound.of_all)
     plain = next(bound for bound in kept if not bound.multipliers.any())
     return [*kept[:_KEPT_BOUNDS], plain], best

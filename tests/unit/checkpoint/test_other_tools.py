@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,9 +74,12 @@ def test_polars(snapshot: Snapshot) -> None:
 
 def test_statistics_are_columns_of_their_own(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    dtypes = {"show": np.dtype(np.float32), "last_seen": np.dtype(np.int64)}
+    dtypes: dict[str, np.dtype[Any]] = {"show": np.dtype(np.float32), "last_seen": np.dtype(np.int64)}
     keys = KeySet(np.ones(100, np.uint16), np.arange(100, dtype=np.uint64))
-    statistics = {"show": np.linspace(0, 1, 100, dtype=np.float32), "last_seen": np.arange(100)}
+    statistics: dict[str, np.ndarray[Any, Any]] = {
+        "show": np.linspace(0, 1, 100, dtype=np.float32),
+        "last_seen": np.arange(100),
+    }
     with storage.writing("rows.parquet") as sink:
         seeds, part_of = np.zeros(2, np.uint64), np.zeros(16, np.int32)
         with RowFiles([sink], width=2, statistics=dtypes, seeds=seeds, part_of=part_of) as files:
