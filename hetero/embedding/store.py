@@ -193,6 +193,13 @@ class RowStore:
     @_in_turn
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
+        self.note_leased(keys, rows, holder=holder)
+        keys = self._checked(keys)
+        hold_kernel(*self._place(keys), self.width, np.uint16(0))
+
+    @_in_turn
+    def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
+        """Set rows float32 [U, W] that `holder` has and keeps. Raises LeaseError when it lacks one; then none is."""
         keys = self._checked(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
@@ -200,7 +207,6 @@ class RowStore:
         if len(strange):
             raise self._held(keys, holders, int(strange[0]))
         self.write_rows(keys, rows)
-        hold_kernel(*self._place(keys), self.width, np.uint16(0))
 
     def scan(self) -> Iterator[tuple[KeySet, F32]]:
         """All rows in parts, shard by shard: keys and float32 [n, W]. Not while other threads call."""
