@@ -26,13 +26,14 @@ from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.cuts import CutRule, Taken, TowerCuts
+from hetero.loops.handover import Handover
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
-from hetero.loops.tower import Cuts, Tower, score, train
+from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
@@ -98,6 +99,7 @@ class TowerActor:
         self._rule = CutRule(SnapshotSpec())
         self._taken: Taken | None = None
         self._digest = ""
+        self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
 
     @ray.method(concurrency_group="control")
@@ -184,6 +186,19 @@ class TowerActor:
             return score(state.tower, stream)
         finally:
             stream.close()
+
+    def predict(self) -> None:
+        """Score until the sequencer has no more batches; the driver fetches what is there by `take_scored`."""
+        state = self._joined()
+        stream = self._stream(state, RemoteSequencer(state.peers.sequencer))
+        try:
+            predict(state.tower, stream, sink=self._scored.put)
+        finally:
+            stream.close()
+
+    @ray.method(concurrency_group="control")
+    def take_scored(self) -> list[ScoredPart]:
+        return self._scored.take()
 
     def save(self, folder: str) -> FileEntry:
         tower = self._joined().tower

@@ -27,6 +27,10 @@ class TowerError(UserError):
     """A tower cannot be built, or returns something that is not one logit per row."""
 
 
+class PlanError(UserError):
+    """No plan does what was asked: the message lists demand against capacity, and what would help."""
+
+
 class KeyRangeError(UserError):
     """A key would be narrowed, or is no 64-bit integer."""
 

@@ -30,10 +30,10 @@ from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
-from hetero.loops.results import Scores
-from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
+from hetero.loops.results import ScoredPart, Scores
+from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, Sink, TrainOutcome, Watch
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
-from hetero.loops.tower import Tower, score, train
+from hetero.loops.tower import Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
@@ -134,6 +134,17 @@ class LocalRun:
         watch(self._progress(data, sequencer))
         self._collect(readers)
         return scores
+
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        readers, sequencer = self._open(data)
+
+        def hand_on(part: ScoredPart) -> None:
+            watch(self._progress(data, sequencer))
+            sink((part,))
+
+        predict(self._tower, InlineStream(self.job, sequencer, readers), sink=hand_on)
+        watch(self._progress(data, sequencer))
+        self._collect(readers)
 
     def save(self, folder: Path) -> None:
         owners = initial_owners(self.job.buckets, len(self._servers))

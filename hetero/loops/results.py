@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hetero.exchange.messages import RejectedGradient
 from hetero.metrics.bucketed import BucketedAuc
-from hetero.records import F32, U64
+from hetero.records import F32, U64, Piece
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,3 +48,13 @@ class Scores:
     weights: F32 | None
     gauc_ids: U64 | None
     buckets: BucketedAuc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPart:
+    """Predictions of one tower's batch of one step. predictions float32 [R], of the rows of `pieces` in their order."""
+
+    step: int
+    tower: int
+    pieces: tuple[Piece, ...]
+    predictions: F32

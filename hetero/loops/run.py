@@ -24,7 +24,7 @@ from hetero.exchange.window_size import WindowChoice
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import SpanTotals
@@ -76,6 +76,7 @@ class RunProgress:
 
 
 Watch = Callable[[RunProgress], None]
+Sink = Callable[[Sequence[ScoredPart]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +225,12 @@ class TrainingRun(Protocol):
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         """Predict every row; rows in the order of towers, then steps."""
+
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        """Predict every row and hand the predictions on while they come, each tower's in step order.
+
+        `watch` is told of a split's malformed rows before `sink` gets rows of that split.
+        """
 
     def save(self, folder: Path) -> None:
         """Write the model (`hetero.checkpoint`): a snapshot without cursors."""

@@ -22,7 +22,7 @@ from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream, Cut
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
@@ -81,7 +81,7 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
-            logits = self._forward(batch, rows)
+            logits = self._forward(batch, rows, is_bf16=self._is_bf16)
             weights = None if batch.weights is None else torch.from_numpy(batch.weights)
             labels = torch.from_numpy(batch.labels)
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
@@ -95,11 +95,14 @@ class Tower:
         return outcome
 
     def score(self, batch: Batch, *, step: int) -> F32:
-        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created."""
+        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created.
+
+        In fp32 whatever the run trains in, so that a model's scores do not depend on the machine that computes them.
+        """
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled])
+            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
             probabilities: F32 = torch.sigmoid(logits.float()).numpy()
         return probabilities
 
@@ -113,9 +116,9 @@ class Tower:
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
+    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._is_bf16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
             logits = self.module(torch.from_numpy(batch.dense), embeddings)
         return check_logits(logits, batch.rows).float()
 
@@ -209,6 +212,15 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
         gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
         buckets=buckets,
     )
+
+
+def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None]) -> None:
+    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed."""
+    tower.dense.refresh()
+    tower.module.eval()
+    for spec, batch in batches:
+        predictions = tower.score(batch, step=spec.step)
+        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions))
 
 
 def _gradient(rows: torch.Tensor) -> F32:

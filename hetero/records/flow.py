@@ -47,20 +47,22 @@ class Jagged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedRow:
     """Where a row was left out and why. line: 1-based line of a text file (compressed ones too) relative to the
-    split's first line when the split does not begin the file, or 0-based row number inside a Parquet row group."""
+    split's first line when the split does not begin the file, or 0-based row number inside a Parquet row group, `part`.
+    """
 
     path: str
     split_start: int
     line: int
     reason: str
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedSplit:
     """The rows of one split, as columns. R good rows, in file order or permuted by (seed, epoch, split).
 
-    labels float32 [R] in {0, 1}; weights float32 [R] or None; dense float32 [R, D]; sparse one per SparseFeature;
-    gauc_ids uint64 [R] or None; malformed: every row left out.
+    labels float32 [R] in {0, 1}, or NaN where none are read; weights float32 [R] or None; dense float32 [R, D]; sparse
+    one per SparseFeature; gauc_ids uint64 [R] or None; malformed: every row left out.
     """
 
     ref: SplitRef
