@@ -1,4 +1,4 @@
-"""The planner against closed forms, published figures and exhaustive search. Pure computation; no cluster.
+"""The planner against closed forms, published figures, exhaustive search, and Gloo on this machine.
 
     python -m benchmarks.planner [--quick] [--json] [--save]
 
@@ -18,6 +18,7 @@ import time
 from dataclasses import fields, replace
 
 from benchmarks.planner_fits import ROUNDS, Fit, Knobs, bert_large_curve, gpt3_points, solve
+from benchmarks.planner_gloo import gloo
 from benchmarks.planner_plots import draw_leads
 from benchmarks.planner_published import (
     BERT_LARGE_MB,
@@ -62,6 +63,7 @@ def main() -> int:
     fit_of_the_published_rate(report, calibrated)
     trillion(report, quick=options.quick)
     splits(report, row, quick=options.quick)
+    gloo(report, row)
     if options.save:
         RESULTS.mkdir(exist_ok=True)
         name = f"{datetime.date.today().isoformat()}-planner{'-quick' if options.quick else ''}.svg"
