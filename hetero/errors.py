@@ -43,6 +43,21 @@ class CapacityError(HeteroError):
     """Something does not fit: memory, a table's capacity, an index; the message holds demand and limit."""
 
 
+class StoppedError(HeteroError):
+    """The run was asked to stop from outside, and did; the message says how to go on. exit_code: of the process."""
+
+    def __init__(self, message: str, *, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (_stopped, (str(self), self.exit_code))
+
+
+class SnapshotError(HeteroError):
+    """A snapshot could not be written: full disk, read-only folder; the message names the file and what to do."""
+
+
 class PeerLostError(HeteroError):
     """A role of the run died or stopped answering; the message names it."""
 
@@ -57,3 +72,7 @@ class LeaseError(HeteroError):
 
 class ProtocolError(HeteroError):
     """Two roles disagree about step, sequence number or routing version: a bug, or a message from an old run."""
+
+
+def _stopped(message: str, exit_code: int) -> StoppedError:
+    return StoppedError(message, exit_code=exit_code)

@@ -33,10 +33,12 @@ from pipelines.schema import (
     Roles,
     Run,
     Section,
+    Snapshots,
     Sparse,
     Table,
     Tower,
     Train,
+    WarmStart,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class Job(Section):
     train: Train = Train()
     roles: Roles = Roles()
     run: Run = Run()
+    snapshots: Snapshots = Snapshots()
+    warm_start: WarmStart | None = None
     baseline: Literal["logistic_regression"] | None = None
 
     def __init__(self, **sections: Any) -> None:
@@ -92,14 +96,17 @@ class Job(Section):
         run_folder: Path | str | None = None,
         address: str | None = None,
         in_process: bool = False,
+        resume: bool = False,
         progress: Progress | None = None,
     ) -> Summary:
         """Train, evaluate on the test data, and write the run's folder.
 
         run_folder: default, run.folder of the job. address: of a running Ray cluster; default, one in this process.
-        in_process: every role in this process, without Ray. progress: gets what `pipelines.progress` describes.
+        in_process: every role in this process, without Ray. resume: go on from the newest whole snapshot in the run's
+        folder, if there is one. progress: gets what `pipelines.progress` describes.
         """
         from pipelines.progress import Silent
+        from pipelines.resume import Resume
         from pipelines.train import fit
 
         return fit(
@@ -107,6 +114,7 @@ class Job(Section):
             run_folder=Path(run_folder or self.run.folder),
             address=address,
             in_process=in_process,
+            resume=Resume.IF_THERE if resume else Resume.NO,
             progress=progress or Silent(),
         )
 
@@ -171,5 +179,6 @@ def baseline_job(job: Job) -> Job:
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
-    raw.update(name=f"{job.name}.baseline", baseline=None, run={**raw["run"], "folder": f"{job.run.folder}/baseline"})
+    raw.update(name=f"{job.name}.baseline", baseline=None, warm_start=None)
+    raw["run"]["folder"] = f"{job.run.folder}/baseline"
     return Job(**raw)

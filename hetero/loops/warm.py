@@ -25,7 +25,19 @@ from hetero.keys.routing import Router, initial_owners
 from hetero.keys.windows import WindowBuilder
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import SoleTower
-from hetero.records import Batch, BatchSpec, Format, Jagged, JobSpec, KeySet, Mode, ParsedSplit, RoleSpec, SplitRef
+from hetero.records import (
+    START,
+    Batch,
+    BatchSpec,
+    Format,
+    Jagged,
+    JobSpec,
+    KeySet,
+    Mode,
+    ParsedSplit,
+    RoleSpec,
+    SplitRef,
+)
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import EmbeddingLayout, embed
 from hetero.towers.registry import BUILT_IN
@@ -109,7 +121,7 @@ def _numbers_that_grow() -> None:
 
 def _leased_step(job: JobSpec, batch: Batch) -> None:
     """A window of one step, and the one in which its rows leave."""
-    spec = BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0)
+    spec = BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0, after=START)
     builder = WindowBuilder(job)
     windows = (builder.build([[spec]], [[[group.unique for group in batch.groups]]])[0], builder.build([], [])[0])
     server = RowServer(job)
