@@ -1,0 +1,118 @@
+"""Commands of deep models: packing text, training, text by a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetero.errors import UserError
+from pipelines.model_commands import AsJson
+from pipelines.output import Output, traceback_kept_in
+
+
+def train_deep(
+    job: Path,
+    overrides: Sequence[str],
+    run: Path | None,
+    in_process: bool,
+    address: str | None,
+    snapshot: Path | None,
+    output: Output,
+) -> None:
+    """`hetero train` of a job with a transformer."""
+    from pipelines.build import Placement
+    from pipelines.deep_schema import load_deep_job
+    from pipelines.deep_summary import deep_report
+    from pipelines.progress import progress_for
+    from pipelines.train_deep import fit_deep
+
+    loaded = load_deep_job(job, overrides=overrides)
+    folder = run or Path(loaded.run.folder)
+    with traceback_kept_in(folder), progress_for(output.console, silent=output.as_json) as progress:
+        summary = fit_deep(
+            loaded,
+            run_folder=folder,
+            progress=progress,
+            placement=Placement(in_process=in_process, address=address),
+            snapshot=snapshot,
+        )
+    output.result(summary.to_dict(), shown=deep_report(summary))
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a deep run, such as runs/shakespeare.")],
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="To continue; gaps `_` are to be filled.")
+    ] = "",
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="How many to add.")] = 300,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0.0, help="Below 1 surer, 0 always the likeliest.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same text.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Text by a deep model: a causal one continues the prompt, a masked one fills its gaps.
+
+    [bold]Examples[/]
+
+    [cyan]hetero sample runs/shakespeare --prompt "ROMEO:" --tokens 200[/]
+
+    [cyan]hetero sample runs/words --prompt "To be, or ___ to be"[/]
+    """
+    from rich.text import Text
+
+    from pipelines.sample import sample_run
+
+    output = Output(as_json=as_json)
+    text = sample_run(run, prompt=prompt, tokens=tokens, temperature=temperature, seed=seed)
+    output.result({"text": text}, shown=Text(text))
+
+
+def data_text(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 text; .gz, .bz2, .zst and .lz4 too.")],
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put the tokens.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option("--tokenizer", metavar="KIND", help="byte, char, gpt2 (from its files) or bpe (trained here)."),
+    ] = "byte",
+    vocabulary: Annotated[
+        int | None,
+        typer.Option("--vocabulary", metavar="N", help="bpe: ids in all. char: most characters kept; default, all."),
+    ] = None,
+    tokenizer_files: Annotated[
+        Path | None,
+        typer.Option("--tokenizer-files", metavar="DIR", help="gpt2: folder of encoder.json and vocab.bpe."),
+    ] = None,
+    validation: Annotated[
+        float, typer.Option("--validation", metavar="SHARE", help="Last share of the text, kept for validation.")
+    ] = 0.1,
+    as_json: AsJson = False,
+) -> None:
+    """Pack text files into tokens for a deep model: DIR/train and DIR/validation, memory-mapped Arrow.
+
+    [bold]Examples[/]
+
+    [cyan]hetero data text input.txt --tokenizer char --folder data/shakespeare[/]
+
+    [cyan]hetero data text *.txt.gz --tokenizer bpe --vocabulary 8192 --folder data/speeches[/]
+    """
+    from pipelines.text import pack_text
+    from pipelines.text_codec import TokenizerKind
+
+    kinds = [kind.value for kind in TokenizerKind]
+    if tokenizer not in kinds:
+        raise UserError(f"--tokenizer {tokenizer}: there is no such kind (one of {', '.join(kinds)})")
+    output = Output(as_json=as_json)
+    with output.console.status(f"packing {len(files)} files into {folder}"):
+        packed = pack_text(
+            files,
+            folder=folder,
+            tokenizer=TokenizerKind(tokenizer),
+            vocabulary=vocabulary,
+            tokenizer_files=tokenizer_files,
+            validation=validation,
+        )
+    output.result(packed.to_dict(), shown=packed.describe())
