@@ -14,7 +14,7 @@ import typer
 
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
-from pipelines.deep_commands import data_text, sample, train_deep
+from pipelines.deep_commands import data_text, resume_deep, sample, train_deep
 from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
@@ -154,12 +154,16 @@ def resume(
 
     [cyan]hetero resume runs/demo --servers 4 --set train.epochs=6[/]
     """
+    from pipelines.deep_schema import is_deep_run
     from pipelines.progress import progress_for
     from pipelines.report import report
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
     _refuse_two_places(in_process=in_process, address=address)
+    if is_deep_run(run):
+        resume_deep(run, overrides or (), in_process, address, output)
+        return
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         summary = resume_run(
             run,

@@ -42,6 +42,19 @@ def train_deep(
     output.result(summary.to_dict(), shown=deep_report(summary))
 
 
+def resume_deep(run: Path, overrides: Sequence[str], in_process: bool, address: str | None, output: Output) -> None:
+    """`hetero resume` of a run with a transformer: the newest snapshot, on the mesh that the job now has."""
+    from hetero.checkpoint.mesh_snapshot import snapshots_in
+    from hetero.loops.deep import SNAPSHOTS
+    from hetero.observe.run_folder import RunFolder
+
+    folder = RunFolder.open(run)
+    found = snapshots_in(folder.path / SNAPSHOTS)
+    if not found:
+        raise UserError(f"run folder {run}: holds no whole snapshot; train again, with train.snapshot_every set")
+    train_deep(folder.resolved_job, overrides, run, in_process, address, found[-1], output)
+
+
 def sample(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a deep run, such as runs/shakespeare.")],
     prompt: Annotated[
