@@ -15,7 +15,7 @@ import typer
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
 from pipelines.data_commands import data_app
-from pipelines.deep_commands import sample, train_deep
+from pipelines.deep_commands import resume_deep, sample, train_deep
 from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
@@ -38,6 +38,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+
+
+app.command()(sample)
 
 
 @app.callback(invoke_without_command=True)
@@ -158,12 +161,16 @@ def resume(
 
     [cyan]hetero resume runs/demo --servers 4 --set train.epochs=6[/]
     """
+    from pipelines.deep_schema import is_deep_run
     from pipelines.progress import progress_for
     from pipelines.report import report
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
     _refuse_two_places(in_process=in_process, address=address)
+    if is_deep_run(run):
+        resume_deep(run, overrides or (), in_process, address, output)
+        return
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         summary = resume_run(
             run,
@@ -214,7 +221,7 @@ def plan(
 
     [bold]Examples[/]
 
-    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster examples/cluster.yaml --front[/]
+    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster cluster.yaml --front[/]
 
     [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
     """

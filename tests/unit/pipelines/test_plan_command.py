@@ -43,7 +43,7 @@ def job_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster_path(tmp_path: Path) -> Path:
     path = tmp_path / "cluster.yaml"
-    path.write_text((EXAMPLES / "cluster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text((EXAMPLES.parent / "cluster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     return path
 
 
