@@ -34,6 +34,7 @@ from pipelines.schema import (
     Run,
     Section,
     Sparse,
+    Storage,
     Table,
     Tower,
     Train,
@@ -60,6 +61,7 @@ class Job(Section):
     tower: Tower
     train: Train = Train()
     roles: Roles = Roles()
+    storage: Storage = Storage()
     run: Run = Run()
     baseline: Literal["logistic_regression"] | None = None
 
@@ -170,6 +172,7 @@ def baseline_job(job: Job) -> Job:
         feature["pooling"] = "mean" if feature["pooling"] == "none" else feature["pooling"]
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
+    raw["storage"] = {}
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
     raw.update(name=f"{job.name}.baseline", baseline=None, run={**raw["run"], "folder": f"{job.run.folder}/baseline"})
     return Job(**raw)

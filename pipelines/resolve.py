@@ -28,12 +28,13 @@ from hetero.records import (
     RowOptimizer,
     RowOptimizerSpec,
     SparseFeature,
+    StorageSpec,
     TableSpec,
     TowerSpec,
 )
 from pipelines.checks import logical_tables
 from pipelines.problems import Problem, job_problems
-from pipelines.schema import Dense, Role, RowOptimizerSection, Sparse, Table
+from pipelines.schema import Dense, Role, RowOptimizerSection, Sparse, Storage, Table
 
 if TYPE_CHECKING:
     from pipelines.job import Job
@@ -78,6 +79,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
         deadline_s=job.run.deadline_s,
+        storage=_storage(job.storage),
     )
 
 
@@ -206,6 +208,17 @@ def _sparse(feature: Sparse) -> SparseFeature:
 
 def _role(role: Role) -> RoleSpec:
     return RoleSpec(count=role.count, threads=role.threads)
+
+
+def _storage(storage: Storage) -> StorageSpec | None:
+    if storage.memory_bytes is None or storage.ssd_bytes is None:
+        return None
+    return StorageSpec(
+        memory_bytes=storage.memory_bytes,
+        directories=tuple(os.path.abspath(os.path.expanduser(path)) for path in storage.directories),
+        ssd_bytes=storage.ssd_bytes,
+        io=storage.io,
+    )
 
 
 def _groups(job: Job) -> tuple[GroupSpec, ...]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hetero.checkpoint.manifest import Part, check_file, file_sha256, read_manifest
-from hetero.embedding.store import RowStore
+from hetero.embedding.rows import Rows
 from hetero.errors import HeteroError
 from hetero.keys.routing import Router, initial_owners
 from hetero.records import F32, GroupSpec, JobSpec, KeySet
@@ -21,7 +21,7 @@ from hetero.records import F32, GroupSpec, JobSpec, KeySet
 _ROWS_AT_ONCE = 1 << 18
 
 
-def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: Path, server: int) -> tuple[Part, ...]:
+def write_rows(stores: Sequence[Rows], job: JobSpec, *, folder: Path, server: int) -> tuple[Part, ...]:
     """Write every row of one server, one file a group. Raises HeteroError naming the file when the disk refuses."""
     (folder / "rows").mkdir(parents=True, exist_ok=True)
     return tuple(
@@ -30,7 +30,7 @@ def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: Path, server
     )
 
 
-def read_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: Path, server: int, servers: int) -> int:
+def read_rows(stores: Sequence[Rows], job: JobSpec, *, folder: Path, server: int, servers: int) -> int:
     """Load the rows whose buckets belong to `server` of `servers`; returns their number.
 
     Raises DataError for a folder without a manifest, a file that is missing or differs from its checksum, or tables
@@ -48,7 +48,7 @@ def read_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: Path, server:
     return loaded
 
 
-def _write_part(store: RowStore, group: GroupSpec, *, folder: Path, name: str, index: int) -> Part:
+def _write_part(store: Rows, group: GroupSpec, *, folder: Path, name: str, index: int) -> Part:
     path = folder / name
     schema = pa.schema([("table", pa.uint16()), ("key", pa.uint64()), ("row", pa.list_(pa.float32(), store.width))])
     written = 0

@@ -38,7 +38,7 @@ from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initialize
 
 T = TypeVar("T")
 
-_FIRST = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
+FIRST_VALUES = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
 _MAX_EXAMPLES = 8
 _ROWS_AT_ONCE = 1 << 16
 _SMALLEST_PART = 2048
@@ -91,6 +91,15 @@ class RowStore:
         self._hyper = hyper_array(group.optimizer)
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows") if threads > 1 else None
+
+    @property
+    def shards(self) -> Shards:
+        """The rows' memory, for kernels that move rows between tiers."""
+        return self._shards
+
+    def checked(self, keys: KeySet) -> KeySet:
+        """The keys as kernels take them. Raises ProtocolError for other types, or a table that is not the group's."""
+        return self._checked(keys)
 
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]. Raises ProtocolError for a table that is not the group's."""
@@ -268,7 +277,7 @@ class RowStore:
             group.dim,
             self._kind,
             self._hyper,
-            _FIRST[group.init.kind],
+            FIRST_VALUES[group.init.kind],
             np.float32(group.init.scale),
             np.float32(group.optimizer.initial_accumulator),
         )

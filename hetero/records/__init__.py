@@ -29,6 +29,7 @@ from hetero.records.job import (
     AUTO_WINDOW,
     DEFAULT_BUCKETS,
     DEFAULT_WINDOW_BYTES,
+    DiskIo,
     GroupSpec,
     Initializer,
     InitSpec,
@@ -40,6 +41,7 @@ from hetero.records.job import (
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
+    StorageSpec,
     TableSpec,
     TowerSpec,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "DataSpec",
     "DenseFeature",
     "DenseTransform",
+    "DiskIo",
     "Format",
     "GroupBatch",
     "GroupSpec",
@@ -83,6 +86,7 @@ __all__ = [
     "SparseFeature",
     "SplitRef",
     "SplitReport",
+    "StorageSpec",
     "TableSpec",
     "TowerSpec",
 ]
