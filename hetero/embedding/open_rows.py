@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from hetero.records import GroupSpec, JobSpec, StorageSpec
 _PREFIX = "hetero-rows-"
 _LOCK = "lock"
 _OLD_S = 60.0
+_FIXED_BYTES = 2 << 20
 
 
 def open_rows(job: JobSpec) -> list[Rows]:
@@ -35,21 +37,23 @@ def open_rows(job: JobSpec) -> list[Rows]:
         return [RowStore(group, threads=job.servers.threads, buckets=job.buckets) for group in job.groups]
     for directory in job.storage.directories:
         _remove_left_behind(Path(directory))
-    shares = budget_shares(job.groups)
+    memory = budget_parts(job.groups, job.storage.memory_bytes)
+    ssd = budget_parts(job.groups, job.storage.ssd_bytes)
     return [
-        _opened(job, group, storage=job.storage, share=share) for group, share in zip(job.groups, shares, strict=True)
+        _opened(job, group, storage=replace(job.storage, memory_bytes=memory_bytes, ssd_bytes=ssd_bytes))
+        for group, memory_bytes, ssd_bytes in zip(job.groups, memory, ssd, strict=True)
     ]
 
 
-def budget_shares(groups: tuple[GroupSpec, ...]) -> list[float]:
-    """Which part of a budget each group gets: as if all tables had equally many rows."""
+def budget_parts(groups: tuple[GroupSpec, ...], total: int) -> list[int]:
+    """What each group gets of a budget: some for its buffers, the rest as if all tables had equally many rows."""
+    fixed = min(_FIXED_BYTES, total // (2 * len(groups)))
     sizes = [len(group.tables) * (4 * row_width(group.optimizer, group.dim) + ROW_OVERHEAD_BYTES) for group in groups]
-    return [size / sum(sizes) for size in sizes]
+    return [fixed + int((total - fixed * len(groups)) * size / sum(sizes)) for size in sizes]
 
 
-def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec, share: float) -> TieredStore:
+def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec) -> TieredStore:
     width = row_width(group.optimizer, group.dim)
-    memory_bytes, ssd_bytes = int(storage.memory_bytes * share), int(storage.ssd_bytes * share)
     seeds, shift = mixed_seeds([group]), np.uint64(65 - job.buckets.bit_length())
     folders = [_new_folder(Path(directory)) for directory in storage.directories]
     try:
@@ -57,13 +61,13 @@ def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec, share: floa
             Layout.fitting(
                 width=width,
                 identity=hash_text("/".join(f"{table.index}:{table.seed}" for table in group.tables)),
-                memory_bytes=memory_bytes,
-                ssd_bytes=ssd_bytes,
+                memory_bytes=storage.memory_bytes,
+                ssd_bytes=storage.ssd_bytes,
             ),
             folders=folders,
             seeds=seeds,
             shift=shift,
-            limit_bytes=ssd_bytes,
+            limit_bytes=storage.ssd_bytes,
             io=storage.io,
         )
         return TieredStore(
@@ -71,7 +75,7 @@ def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec, share: floa
             ssd=ssd,
             seeds=seeds,
             shift=shift,
-            memory_bytes=memory_bytes,
+            memory_bytes=storage.memory_bytes,
             threads=job.servers.threads,
             buckets=job.buckets,
             folders=folders,

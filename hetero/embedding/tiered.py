@@ -348,8 +348,8 @@ class TieredStore:
         if capacity < _LEAST_ROWS:
             raise CapacityError(
                 f"rows of {', '.join(sorted(self._names.values()))}: the budget of {self._budget} bytes has no room "
-                f"for rows beside indexes ({self._ssd.index.memory_bytes} bytes for {self._ssd.index.row_count} rows on "
-                f"SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
+                f"for rows beside indexes ({self._ssd.index.memory_bytes} bytes for {self._ssd.index.row_count} rows "
+                f"on SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
                 f"({self._ssd_buffers + _COPIES * self._part_bytes + SHARDS * rounding}); raise storage.memory_bytes"
             )
         return capacity
