@@ -16,6 +16,7 @@ from hetero.kernels.residency import numbers_kernel, take_out_kernel
 from hetero.records import F32, U16, U64, KeySet
 
 _USES_SHIFT = 12
+LEASE_BYTES = 20  # the most: 12 of a record and a slot, at 0.8 / 1.5 full
 MOST_HOLDERS = (1 << _USES_SHIFT) - 1
 
 

@@ -18,16 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.lease_table import LeaseTable
+from hetero.embedding.lease_table import LEASE_BYTES, LeaseTable
 from hetero.embedding.resident import ROW_OVERHEAD_BYTES, ResidentRows
 from hetero.embedding.shards import SHARDS, MemoryUse
+from hetero.embedding.ssd.index import MOST_ENTRY_BYTES
+from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.references import Hold
-from hetero.embedding.ssd.rows import SsdRows, SsdUse
+from hetero.embedding.ssd.rows import SsdRows, SsdUse, buffer_bytes
 from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
 from hetero.errors import CapacityError, LeaseError, ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
 from hetero.kernels.ssd_records import PAGE
-from hetero.optim.definition import KIND, hyper_array
+from hetero.optim.definition import KIND, hyper_array, row_width
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U64, GroupSpec, KeySet
 
 MAX_EXAMPLES = 8
@@ -104,7 +106,7 @@ class TieredStore:
         self._folders = folders
         self._row_bytes = 4 * self.width + ROW_OVERHEAD_BYTES
         self._part_bytes = min(_PART_BYTES, memory_bytes // 64)
-        self._ssd_buffers = ssd.most_buffer_bytes
+        self._ssd_buffers = buffer_bytes(ssd.layout)
         self._hyper = hyper_array(group.optimizer)
         self._counts = TierCounts()
         self._fresh: I32 = np.empty(0, np.int32)
@@ -184,31 +186,22 @@ class TieredStore:
         Raises LeaseError when a row is held already; then nothing is leased.
         """
         keys = self._free(keys)
-        out = np.empty((len(keys), self.width), np.float32)
-
-        def work(start: int, part: KeySet) -> None:
-            rows, uses = out[start : start + len(part)], np.zeros(len(part), np.uint8)
-            read = self._memory.read_rows(part)
-            rows[:] = read.rows
-            here = np.flatnonzero(read.found)
-            taken = self._resident.take(_picked(part, here))
-            uses[here] = _uses_in_order(taken.keys, taken.uses, _picked(part, here))
-            missing = np.flatnonzero(~read.found).astype(np.int32)
-            found = self._ssd.take(_picked(part, missing))
-            rows[missing] = found.rows
-            uses[missing] = found.uses
-            uses = np.minimum(uses + 1, MOST_USES).astype(np.uint8)
-            fresh = missing[~found.found]
-            uses[fresh] = 0
-            self._first_rows(part, fresh, rows)
-            self._count_new(_picked(part, fresh))
-            self._counts.memory += len(here)
-            self._counts.ssd += len(missing) - len(fresh)
-            self._leases.add(part, holder=holder, uses=uses)
-            self._shrink()
-
-        self._by_parts(keys, work)
-        return out
+        read = self._memory.read_rows(keys)
+        rows, uses = read.rows, np.zeros(len(keys), np.uint8)
+        here, missing = np.flatnonzero(read.found), np.flatnonzero(~read.found).astype(np.int32)
+        taken = self._resident.take(_picked(keys, here))
+        uses[here] = _uses_in_order(taken.keys, taken.uses, _picked(keys, here))
+        found = self._ssd.take_into(keys, missing, rows=rows, uses=uses)
+        uses = np.minimum(uses + 1, MOST_USES).astype(np.uint8)
+        fresh = missing[~found]
+        uses[fresh] = 0
+        self._first_rows(keys, fresh, rows)
+        self._count_new(_picked(keys, fresh))
+        self._counts.memory += len(here)
+        self._counts.ssd += len(missing) - len(fresh)
+        self._leases.add(keys, holder=holder, uses=uses)
+        self._shrink()
+        return rows
 
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
@@ -426,6 +419,20 @@ def tier_counts(stores: Sequence[object]) -> dict[str, int]:
 
 def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:
     return KeySet(keys.tables[positions], keys.keys[positions])
+
+
+def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, ssd_bytes: int) -> int:
+    """A budget of memory that holds so many rows while so many others lie on SSD and with towers, in bytes."""
+    width = row_width(group.optimizer, group.dim)
+    held = int(rows * (4 * width + ROW_OVERHEAD_BYTES)) + MOST_ENTRY_BYTES * ssd_rows + LEASE_BYTES * leased_rows
+    rounding = PAGE * _REGIONS_A_SHARD + (_HUGE_ROUNDING if held // SHARDS >= _HUGE_FROM else 0)
+    budget = 0
+    while True:
+        layout = Layout.fitting(width=width, identity=0, memory_bytes=budget, ssd_bytes=ssd_bytes)
+        needed = held + buffer_bytes(layout) + _COPIES * min(_PART_BYTES, budget // 64) + SHARDS * rounding
+        if needed <= budget:
+            return budget
+        budget = needed
 
 
 def _uses_in_order(taken: KeySet, uses: np.ndarray, wanted: KeySet) -> np.ndarray:

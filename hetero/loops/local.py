@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,9 @@ from hetero.checkpoint.manifest import write_manifest
 from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.lane_server import LaneServer
 from hetero.exchange.leases import LeasedRows
+from hetero.exchange.messages import ServerHandle
 from hetero.exchange.server import RowServer
 from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
@@ -56,7 +58,8 @@ class LocalRun:
         self._clock = SpanClock()
         self._window_size: WindowSize | None = None
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
-        handles = [LocalServer(server) for server in self._servers]
+        self._lanes = [LaneServer(server) for server in self._servers] if job.storage is not None else []
+        handles: Sequence[ServerHandle] = self._lanes or [LocalServer(server) for server in self._servers]
         self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
         module = make_tower()
         dense = dense_side(
@@ -115,6 +118,7 @@ class LocalRun:
         return scores
 
     def save(self, folder: Path) -> None:
+        self._wait()
         parts = [
             part
             for index, server in enumerate(self._servers)
@@ -125,6 +129,7 @@ class LocalRun:
         write_manifest(self.job, folder=folder, parts=parts, dense_sha256=dense)
 
     def load(self, folder: Path) -> None:
+        self._wait()
         for index, server in enumerate(self._servers):
             read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
             server.forget_towers()
@@ -144,13 +149,21 @@ class LocalRun:
             cpu_s=cpu_s,
             traffic=self._client.traffic.to_dict(),
         )
+        self._wait()
         servers = tuple(server.state() for server in self._servers)
         window = None if self._window_size is None else self._window_size.choice()
         return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision, window=window)
 
     def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
         for server in self._servers:
             server.close()
+
+    def _wait(self) -> None:
+        """Let the servers' threads finish what they were asked."""
+        for lane in self._lanes:
+            lane.wait()
 
     def _open(self, data: DataPass) -> tuple[list[Reader], Sequencer]:
         readers = [

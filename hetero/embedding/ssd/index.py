@@ -23,6 +23,7 @@ from hetero.kernels.ssd_index import (
 from hetero.records import I32, I64, U64, KeySet
 
 ENTRY_BYTES = 8
+MOST_ENTRY_BYTES = 12
 # Between 8 / 0.85 and 8 / 0.85 * 1.22 bytes a row: 9.4 to 11.5.
 _FULLEST = 0.85
 _GROWTH = 1.22

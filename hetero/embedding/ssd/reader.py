@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.embedding.region import Region
 from hetero.embedding.ssd.files import SegmentFiles
+from hetero.embedding.ssd.layout import Layout
 from hetero.errors import DataError, HeteroError
 from hetero.kernels.ssd_records import DAMAGED, PAGE, U8, UNREADABLE, read_kernel
 from hetero.records import F32, I32, I64, KeySet
@@ -25,13 +26,18 @@ class ReadCounts:
     read_bytes: int = 0
 
 
+def scratch_bytes(layout: Layout) -> int:
+    """Memory that one thread reads into."""
+    return max(layout.read_bytes, layout.record_bytes + 2 * PAGE)
+
+
 class Reader:
     """Reads records of one store. threads: reads under way at once; SSDs want many."""
 
     def __init__(self, files: SegmentFiles, *, threads: int) -> None:
         self._files = files
         self._shape = files.layout.for_kernels()
-        self._scratch_bytes = max(files.layout.read_bytes, files.layout.record_bytes + 2 * PAGE)
+        self._scratch_bytes = scratch_bytes(files.layout)
         self._scratch = [Region(self._scratch_bytes) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ssd-read")
         self.counts = ReadCounts()

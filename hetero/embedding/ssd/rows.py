@@ -22,10 +22,10 @@ from hetero.embedding.ssd.compaction import Compaction
 from hetero.embedding.ssd.files import SegmentFiles
 from hetero.embedding.ssd.index import SsdIndex
 from hetero.embedding.ssd.layout import Layout
-from hetero.embedding.ssd.reader import Reader
+from hetero.embedding.ssd.reader import Reader, scratch_bytes
 from hetero.embedding.ssd.references import Cut, CutSegment, Hold
 from hetero.embedding.ssd.scan import live_rows
-from hetero.embedding.ssd.writer import Writer
+from hetero.embedding.ssd.writer import WRITE_BUFFERS, Writer
 from hetero.errors import DataError
 from hetero.kernels.ssd_records import FOUND, NOT_READ, OTHER_ROW, TOMBSTONE, U8
 from hetero.records import F32, I32, I64, U16, U64, DiskIo, KeySet
@@ -130,15 +130,25 @@ class SsdRows:
 
     def take(self, keys: KeySet) -> SsdRead:
         """Rows of unique keys, which are here no longer."""
-        read, locations = self._read(keys, self.layout.width)
-        self._drop(keys, read.found, locations)
+        rows, uses = np.zeros((len(keys), self.layout.width), np.float32), np.zeros(len(keys), np.uint8)
+        found = self.take_into(keys, np.arange(len(keys), dtype=np.int32), rows=rows, uses=uses)
+        return SsdRead(rows, uses, found)
+
+    def take_into(self, keys: KeySet, picked: I32, *, rows: F32, uses: U8) -> np.ndarray:
+        """`take` the picked ones of unique keys into their places in rows float32 [n, W] and uses uint8 [n].
+
+        Returns which of the picked were here, bool; places of the others stay as they are.
+        """
+        status, locations = self._find(keys, picked, rows, uses)
+        found = status[picked] == FOUND
+        self._drop(keys, picked[found], locations)
         self.tick()
-        return read
+        return np.asarray(found)
 
     def discard(self, keys: KeySet) -> np.ndarray:
         """As `take`, without bringing the rows; which were here, bool [n]."""
         read, locations = self._read(keys, 0)
-        self._drop(keys, read.found, locations)
+        self._drop(keys, np.flatnonzero(read.found).astype(np.int32), locations)
         return read.found
 
     def delete(self, keys: KeySet) -> np.ndarray:
@@ -152,7 +162,7 @@ class SsdRows:
         written = self.writer.append(keys, nothing, np.zeros(len(keys), np.uint8), kind=TOMBSTONE)
         for slot, count in zip(*np.unique(written >> self.layout.position_bits, return_counts=True), strict=True):
             self.files.at(int(slot)).tombstones += int(count)
-        self._drop(keys, read.found, locations)
+        self._drop(keys, np.flatnonzero(read.found).astype(np.int32), locations)
         self.tick()
         return read.found
 
@@ -199,11 +209,6 @@ class SsdRows:
             buffer_bytes=self.writer.memory_bytes + self.reader.memory_bytes + self.compaction.memory_bytes,
         )
 
-    @property
-    def most_buffer_bytes(self) -> int:
-        """Memory of all buffers once they are in use."""
-        return self.writer.most_memory_bytes + self.reader.memory_bytes + self.layout.chunk_bytes
-
     def close(self) -> None:
         """End the threads and let go of the files. What was not synced may be lost."""
         self.compaction.close()
@@ -211,24 +216,31 @@ class SsdRows:
         self.writer.close()
         self.files.close()
 
-    def _drop(self, keys: KeySet, found: np.ndarray, locations: I64) -> None:
-        picked = np.flatnonzero(found).astype(np.int32)
+    def _drop(self, keys: KeySet, picked: I32, locations: I64) -> None:
         self.index.drop(keys, picked, locations, self.files.live)
         self._count(keys.tables[picked], -1)
 
     def _count(self, tables: U16, sign: int) -> None:
         self.rows_of += sign * np.bincount(tables, minlength=len(self.rows_of))
 
-    def _read(self, keys: KeySet, columns: int) -> tuple[SsdRead, np.ndarray]:
+    def _read(self, keys: KeySet, columns: int) -> tuple[SsdRead, I64]:
         """Rows of keys, and where they lie, int64 [n]."""
+        rows, uses = np.zeros((len(keys), columns), np.float32), np.zeros(len(keys), np.uint8)
+        status, locations = self._find(keys, np.arange(len(keys), dtype=np.int32), rows, uses)
+        return SsdRead(rows, uses, status == FOUND), locations
+
+    def _find(self, keys: KeySet, picked: I32, rows: F32, uses: U8) -> tuple[U8, I64]:
+        """Read the picked rows; what became of each, uint8 [n], and where those that were found lie, int64 [n]."""
         self.writer.reap()
-        count = len(keys)
-        rows, uses = np.zeros((count, columns), np.float32), np.zeros(count, np.uint8)
-        status = np.full(count, NOT_READ, np.uint8)
-        locations, cursors = np.empty(count, np.int64), np.full(count, -1, np.int64)
-        picked: I32 = np.arange(count, dtype=np.int32)
+        status = np.full(len(keys), NOT_READ, np.uint8)
+        locations, cursors = np.empty(len(keys), np.int64), np.full(len(keys), -1, np.int64)
         while self.index.candidates(keys, picked, cursors, locations):
             picked = picked[locations[picked] >= 0]
             self.reader.read(keys, picked, locations, out=rows, uses=uses, status=status)
             picked = picked[status[picked] == OTHER_ROW]
-        return SsdRead(rows, uses, status == FOUND), locations
+        return status, locations
+
+
+def buffer_bytes(layout: Layout, *, threads: int = DEFAULT_THREADS) -> int:
+    """Memory of all buffers of a store once they are in use."""
+    return (WRITE_BUFFERS + 1) * layout.chunk_bytes + threads * scratch_bytes(layout)

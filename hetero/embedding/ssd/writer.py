@@ -19,7 +19,7 @@ from hetero.embedding.ssd.files import Segment, SegmentFiles, disk_error, sync_n
 from hetero.kernels.ssd_records import PAGE, ROW, U8, encode_kernel
 from hetero.records import F32, I64, KeySet
 
-_BUFFERS = 4
+WRITE_BUFFERS = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +67,6 @@ class Writer:
     def memory_bytes(self) -> int:
         """Of the chunks in memory."""
         return self._made * self._layout.chunk_bytes
-
-    @property
-    def most_memory_bytes(self) -> int:
-        return _BUFFERS * self._layout.chunk_bytes
 
     def start_at(self, sequence: int) -> None:
         """Go on from records that are on disk."""
@@ -174,7 +170,7 @@ class Writer:
     def _current(self, segment: Segment, part: int) -> Region:
         """The memory of the chunk that takes the next record."""
         if self._buffer is None:
-            while not self._free and self._made >= _BUFFERS:
+            while not self._free and self._made >= WRITE_BUFFERS:
                 self._finish(self._writes.popleft())
             if self._free:
                 self._buffer = self._free.pop()

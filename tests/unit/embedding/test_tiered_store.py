@@ -16,7 +16,7 @@ from hetero.embedding.lease_table import LeaseTable
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.recovery import recover
 from hetero.embedding.ssd.references import Hold
-from hetero.embedding.ssd.rows import SsdRows
+from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
 from hetero.embedding.store import Create
 from hetero.embedding.tiered import TieredStore
 from hetero.errors import CapacityError, LeaseError, ProtocolError
@@ -73,7 +73,7 @@ def tiered(folder: Path, *, rows: int = RESIDENT, ssd: SsdRows | None = None) ->
         )
     # What stands beside the rows: buffers, pages that are not full, an index on SSD, leases of all rows.
     leases = LeaseTable(seeds=SEEDS, shift=SHIFT).memory_bytes + 20 * len(POOL)
-    beside = ssd.most_buffer_bytes + 64 * 3 * 4096 + ssd.index.memory_bytes + leases
+    beside = buffer_bytes(LAYOUT) + 64 * 3 * 4096 + ssd.index.memory_bytes + leases
     budget = int((beside + rows * (4 * WIDTH + 20.5)) / (1 - 4 / 64))
     return TieredStore(GROUP, ssd=ssd, seeds=SEEDS, shift=SHIFT, memory_bytes=budget)
 

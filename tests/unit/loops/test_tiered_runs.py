@@ -17,7 +17,7 @@ from tests.support.runs import finish
 
 ROWS = 16_000
 # Two groups, of which each keeps 0.9 MB of pages and buffers beside its rows.
-MEMORY = 3_200_000
+MEMORY = 3_180_000
 
 
 def job_of(folder: Path, **changes: object) -> JobSpec:
@@ -33,13 +33,11 @@ def job_of(folder: Path, **changes: object) -> JobSpec:
 
 
 def tiered(job: JobSpec, folder: Path) -> JobSpec:
-    storage = StorageSpec(
-        memory_bytes=MEMORY, directories=(str(folder / "ssd"),), ssd_bytes=1 << 28, io=DiskIo.CACHED
-    )
+    storage = StorageSpec(memory_bytes=MEMORY, directories=(str(folder / "ssd"),), ssd_bytes=1 << 28, io=DiskIo.CACHED)
     return replace(job, storage=storage)
 
 
-@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("window", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_a_small_memory_changes_no_bit(tmp_path: Path, window: int) -> None:
     job = job_of(tmp_path, window=window)
     whole = finish(job, in_process=True, score=True)
@@ -52,7 +50,6 @@ def test_a_small_memory_changes_no_bit(tmp_path: Path, window: int) -> None:
     tiers = parts.report.tiers
     assert not whole.report.tiers
     assert tiers["memory_rows"] + tiers["ssd_rows"] == sum(whole.report.rows.values())
-    print(tiers)
     assert tiers["memory_rows"] <= 0.5 * sum(whole.report.rows.values())
     assert tiers["ssd_hits"] > 0
     assert tiers["memory_hits"] > 0
