@@ -94,6 +94,10 @@ class ServerActor:
             servers=self._job.servers.count,
         )
 
+    def close(self) -> None:
+        """Delete what the server has on disk; no call comes after it."""
+        self._server.close()
+
     def role_report(self) -> RoleReport:
         return RoleReport(
             name=f"server/{self._index}",

@@ -65,6 +65,7 @@ CHUNK = 4 << 20
 PAGE = 4096
 BATCH, WINDOW, CHUNK_STEPS = 4096, 8, 8
 SSD_BYTES = 1 << 34
+QUICK_ROUNDS = 5
 EXAMPLE = Path(__file__).parents[1] / "examples" / "criteo_like_dlrm.yaml"
 PEERS = {"RocksDB": "rocksdict", "LMDB": "lmdb"}
 
@@ -268,7 +269,7 @@ class FilledTrainer:
 
 
 def measure_training(report: Report, folder: Path, *, quick: bool) -> None:
-    rounds = 5 if quick else 12
+    rounds = QUICK_ROUNDS if quick else 12
     torch.set_num_threads(1)
     make_criteo_like(
         folder,

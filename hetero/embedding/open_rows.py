@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,21 +57,17 @@ def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec) -> TieredSt
     width = row_width(group.optimizer, group.dim)
     seeds, shift = mixed_seeds([group]), np.uint64(65 - job.buckets.bit_length())
     folders = [_new_folder(Path(directory)) for directory in storage.directories]
-    try:
-        ssd = SsdRows(
-            Layout.fitting(
-                width=width,
-                identity=hash_text("/".join(f"{table.index}:{table.seed}" for table in group.tables)),
-                memory_bytes=storage.memory_bytes,
-                ssd_bytes=storage.ssd_bytes,
-            ),
-            folders=folders,
-            seeds=seeds,
-            shift=shift,
-            limit_bytes=storage.ssd_bytes,
-            io=storage.io,
-        )
-        return TieredStore(
+    layout = Layout.fitting(
+        width=width,
+        identity=hash_text("/".join(f"{table.index}:{table.seed}" for table in group.tables)),
+        memory_bytes=storage.memory_bytes,
+        ssd_bytes=storage.ssd_bytes,
+    )
+    with ExitStack() as undo:
+        undo.callback(_remove, folders)
+        ssd = SsdRows(layout, folders=folders, seeds=seeds, shift=shift, limit_bytes=storage.ssd_bytes, io=storage.io)
+        undo.callback(ssd.close)
+        store = TieredStore(
             group,
             ssd=ssd,
             seeds=seeds,
@@ -80,10 +77,13 @@ def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec) -> TieredSt
             buckets=job.buckets,
             folders=folders,
         )
-    except BaseException:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+        undo.pop_all()
+    return store
+
+
+def _remove(folders: list[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _new_folder(directory: Path) -> Path:

@@ -111,7 +111,7 @@ class TieredStore:
         self._counts = TierCounts()
         self._fresh: I32 = np.empty(0, np.int32)
         self._rows_of = ssd.rows_of.copy()
-        self._capacity()
+        self.capacity()
 
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]; `Create.NO` moves no row. Raises as `RowStore.pull` does, and
@@ -252,6 +252,23 @@ class TieredStore:
         indexes = held.index_bytes + self._memory.count() + self._leases.memory_bytes + self._ssd.use().index_bytes
         return MemoryUse(index_bytes=indexes + self._ssd.use().buffer_bytes, row_bytes=held.row_bytes)
 
+    def capacity(self) -> int:
+        """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
+        rows = self._budget - self._ssd_buffers - _COPIES * self._part_bytes
+        rows -= self._leases.memory_bytes + self._ssd.index.memory_bytes
+        rounding = PAGE * _REGIONS_A_SHARD
+        if rows // SHARDS >= _HUGE_FROM:
+            rounding += _HUGE_ROUNDING
+        capacity = int((rows - SHARDS * rounding) // self._row_bytes)
+        if capacity < _LEAST_ROWS:
+            raise CapacityError(
+                f"rows of {', '.join(sorted(self._names.values()))}: the budget of {self._budget} bytes has no room "
+                f"for rows beside indexes ({self._ssd.index.memory_bytes} bytes for {self._ssd.index.row_count} rows "
+                f"on SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
+                f"({self._ssd_buffers + _COPIES * self._part_bytes + SHARDS * rounding}); raise storage.memory_bytes"
+            )
+        return capacity
+
     def use(self) -> TierUse:
         return TierUse(
             counts=self._counts,
@@ -271,7 +288,7 @@ class TieredStore:
 
     def _by_parts(self, keys: KeySet, work: Callable[[int, KeySet], None]) -> None:
         """`work(start, keys)` over parts that fit memory, in order."""
-        size = max(1, min(self._part_bytes // (4 * self.width), self._capacity() // 4))
+        size = max(1, min(self._part_bytes // (4 * self.width), self.capacity() // 4))
         for start in range(0, len(keys), size):
             work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
 
@@ -302,7 +319,7 @@ class TieredStore:
 
     def _make_room(self, coming: int) -> None:
         """Evict until so many more rows fit. Raises CapacityError when rows of this turn alone fill memory."""
-        capacity = self._capacity()
+        capacity = self.capacity()
         over = self._memory.count() + coming - capacity
         if over > 0:
             self._evict(over + capacity // _EXTRA_SHARE)
@@ -315,7 +332,7 @@ class TieredStore:
 
     def _shrink(self) -> None:
         """Evict what no longer fits since leases and the index on SSD have grown."""
-        over = self._memory.count() - self._capacity()
+        over = self._memory.count() - self.capacity()
         if over > 0:
             self._resident.next_turn()
             self._evict(over)
@@ -329,23 +346,6 @@ class TieredStore:
             self._ssd.append(out.keys, out.rows, out.uses)
             self._counts.evicted += len(out.keys)
             wanted -= len(out.keys)
-
-    def _capacity(self) -> int:
-        """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        rows = self._budget - self._ssd_buffers - _COPIES * self._part_bytes
-        rows -= self._leases.memory_bytes + self._ssd.index.memory_bytes
-        rounding = PAGE * _REGIONS_A_SHARD
-        if rows // SHARDS >= _HUGE_FROM:
-            rounding += _HUGE_ROUNDING
-        capacity = int((rows - SHARDS * rounding) // self._row_bytes)
-        if capacity < _LEAST_ROWS:
-            raise CapacityError(
-                f"rows of {', '.join(sorted(self._names.values()))}: the budget of {self._budget} bytes has no room "
-                f"for rows beside indexes ({self._ssd.index.memory_bytes} bytes for {self._ssd.index.row_count} rows "
-                f"on SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
-                f"({self._ssd_buffers + _COPIES * self._part_bytes + SHARDS * rounding}); raise storage.memory_bytes"
-            )
-        return capacity
 
     def _read(self, keys: KeySet, columns: int) -> RowsRead:
         """Rows where they are: first columns float32 [U, columns], zeros where there is none."""
@@ -424,7 +424,8 @@ def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:
 def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, ssd_bytes: int) -> int:
     """A budget of memory that holds so many rows while so many others lie on SSD and with towers, in bytes."""
     width = row_width(group.optimizer, group.dim)
-    held = int(rows * (4 * width + ROW_OVERHEAD_BYTES)) + MOST_ENTRY_BYTES * ssd_rows + LEASE_BYTES * leased_rows
+    indexes = MOST_ENTRY_BYTES * ssd_rows + LEASE_BYTES * leased_rows + SHARDS * (PAGE + 256)  # those of empty shards
+    held = int(rows * (4 * width + ROW_OVERHEAD_BYTES)) + indexes
     rounding = PAGE * _REGIONS_A_SHARD + (_HUGE_ROUNDING if held // SHARDS >= _HUGE_FROM else 0)
     budget = 0
     while True:

@@ -138,6 +138,13 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "no paths": ("data.train", [], "data.train: must have at least 1 entry"),
     "name": ("name", "a/b", "name: may hold letters, digits, `_`, `-` and `.` only, got `a/b`"),
     "seed": ("seed", -1, "seed: must be at least 0, got -1"),
+    "half a storage": (
+        "storage",
+        {"memory_bytes": "1GiB"},
+        "storage: memory_bytes, directories and ssd_bytes go together; give all three or none",
+    ),
+    "a size": ("storage.ssd_bytes", "8GB", "storage.ssd_bytes: must be a whole number, got `8GB`"),
+    "a small size": ("storage.memory_bytes", "1KiB", "storage.memory_bytes: must be at least 1048576, got `1KiB`"),
     "window of another mode": (
         "train",
         {"mode": "async", "window": 4},
