@@ -22,7 +22,7 @@ check: install
 	$(BIN)/mypy
 
 unit: install
-	$(BIN)/python -m pytest tests/architecture tests/unit -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/architecture tests/unit -m "not slow and not gpu" -n 2 --dist worksteal
 
 processes: install
 	$(BIN)/python -m pytest tests/processes -m "not slow and not gpu"
@@ -30,11 +30,7 @@ processes: install
 cluster: install
 	$(BIN)/python -m pytest tests/cluster tests/e2e -m "not slow and not gpu"
 
-# Checks and unit tests take one core each; what follows takes all there are.
-test: install
-	$(MAKE) -j2 --output-sync=target check unit
-	$(MAKE) processes
-	$(MAKE) cluster
+test: check unit processes cluster
 
 test-all: check
 	$(BIN)/python -m pytest tests -m "not gpu"

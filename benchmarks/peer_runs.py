@@ -64,6 +64,14 @@ class Setting:
         """Train and evaluate. Raises RuntimeError with the end of what it printed when it fails."""
         return _run_ours(self, load, data=data) if self.system == "hetero" else _run_peer(self, load, peers, data)
 
+    def reached(self, load: Load, *, peers: Path, data: Path) -> float:
+        """Rows/s of one run; 0 when it fails, so that another setting is taken."""
+        try:
+            return self.run(load, peers=peers, data=data).samples_per_s
+        except RuntimeError as error:
+            print(f"{self.system}, {self.label}: {error}", file=sys.stderr)
+            return 0.0
+
 
 def make_data(peers: Path, data: Path) -> None:
     """The peers' data by their own generator, and the same rows split into training and test files for this product."""

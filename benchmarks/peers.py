@@ -4,8 +4,8 @@
 
 --peers holds the scripts that run the others; --venvs one virtual environment each (torch, torchrec, paddle, deepctr;
 their README says how to make them; torch may be missing: this one has it); --data is made when it is not there.
-First every setting of a system runs once and the fastest is kept; then this product and each peer run in turn, at least
-5 pairs; medians. --quick: fewer settings, rows and pairs.
+First every setting of a system runs once and the fastest is kept; then this product and each peer run in turn, every
+peer right before or after a run of ours, 5 rounds; medians. --quick: one setting of each, fewer rows, 2 rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.peer_runs import Load, Ran, Setting, make_data
 from benchmarks.report import Report, add_arguments, finish
 
 ROOT = Path(__file__).parents[1]
-PAIRS, QUICK_PAIRS = 5, 3
+ROUNDS, QUICK_ROUNDS = 5, 2
 ROWS, QUICK_ROWS = 409_600, 245_760
 TARGETS = {"torchrec": 1.5, "torch": 1.0, "paddle": 3.0, "deepctr": 8.0}
 AUTO_TARGETS = {"torchrec": 2.5, "torch": 2.0, "paddle": 6.0, "deepctr": 8.0}
@@ -60,7 +60,7 @@ def main() -> int:
     make_data(peers, data)
     pythons = _pythons(options.venvs)
     rows = QUICK_ROWS if options.quick else ROWS
-    count = QUICK_PAIRS if options.quick else PAIRS
+    count = QUICK_ROUNDS if options.quick else ROUNDS
     loads = [Load(tower="dlrm", batch=4096, rows=rows), Load(tower="lr", batch=4096, rows=rows)]
     if not options.quick:
         loads += [Load(tower="dlrm", batch=batch, rows=rows) for batch in (1024, 16384)]
@@ -75,22 +75,20 @@ def main() -> int:
 def _compare(
     report: Report, load: Load, pythons: dict[str, str], *, count: int, options: argparse.Namespace, is_main: bool
 ) -> None:
-    systems = [name for name in SCRIPTS if name in pythons and (is_main or name in ("torch", "torchrec"))]
-    best = {name: _best(name, pythons[name], load, options) for name in ("hetero", *systems)}
-    auto_is_fp32 = True
-    ratios: dict[str, list[float]] = {name: [] for name in systems}
+    wanted = [name for name in SCRIPTS if name in pythons and (is_main or name in ("torch", "torchrec"))]
+    best = {name: _best(name, pythons[name], load, options) for name in ("hetero", *wanted)}
     sides = {name: Side(setting, []) for name, setting in best.items()}
+    ratios: dict[str, list[float]] = {name: [] for name in wanted}
     for number in range(count):
-        for name in systems:
-            order = ("hetero", name) if number % 2 else (name, "hetero")
-            for who in order:
-                ran = best[who].run(load, peers=options.peers, data=options.data)
-                sides[who].runs.append(ran)
-                if who == "hetero":
-                    auto_is_fp32 &= ran.summary["precision"]["taken"] == "fp32"
-            ratios[name].append(sides["hetero"].runs[-1].samples_per_s / sides[name].runs[-1].samples_per_s)
+        for order in _turns([name for name in wanted if name in sides], backwards=number % 2 == 1):
+            latest = {name: ran for name in order if (ran := _ran(report, name, best[name], load, options))}
+            for name, ran in latest.items():
+                sides[name].runs.append(ran)
+                if name != "hetero":
+                    ratios[name].append(latest["hetero"].samples_per_s / ran.samples_per_s)
+            for name in set(order) - set(latest):  # it failed, which the report says
+                sides.pop(name), ratios.pop(name)
     for name, side in sides.items():
-        ratio = statistics.median(ratios[name]) if name in ratios else ""
         report.add(
             system=name,
             tower=load.tower,
@@ -99,9 +97,27 @@ def _compare(
             samples_per_s=side.median,
             spread=side.spread,
             auc=f"{statistics.median(run.auc for run in side.runs):.4f}",
-            ours_times_it=ratio,
+            ours_times_it=statistics.median(ratios[name]) if name in ratios else "",
         )
-    _checks(report, load, sides, ratios, is_main=is_main, auto_is_fp32=auto_is_fp32)
+    _checks(report, load, sides, ratios, is_main=is_main)
+
+
+def _turns(peers: list[str], *, backwards: bool) -> Iterator[list[str]]:
+    """Every peer beside one of our runs, which two peers share: first before and after it, then the other way."""
+    for start in range(0, len(peers), 2):
+        order = [peers[start], "hetero", *peers[start + 1 : start + 2]]
+        yield order[::-1] if backwards else order
+
+
+def _ran(report: Report, name: str, setting: Setting, load: Load, options: argparse.Namespace) -> Ran | None:
+    """One run. A peer that fails is told in the report and left out from then on."""
+    try:
+        return setting.run(load, peers=options.peers, data=options.data)
+    except RuntimeError as error:
+        if name == "hetero":
+            raise
+        report.not_run(f"{name}, {load.tower}, batch {load.batch}", target="ends", why=str(error))
+        return None
 
 
 def _checks(
@@ -111,12 +127,12 @@ def _checks(
     ratios: dict[str, list[float]],
     *,
     is_main: bool,
-    auto_is_fp32: bool,
 ) -> None:
-    if load.tower == "lr":
+    if load.tower == "lr" and ratios:
         report.check("linear tower: times the best peer", min(map(statistics.median, ratios.values())), at_least=2.0)
     if not is_main:
         return
+    auto_is_fp32 = all(run.summary["precision"]["taken"] == "fp32" for run in sides["hetero"].runs)
     for name, pairs in ratios.items():
         target, auto = TARGETS[name], AUTO_TARGETS[name]
         if auto_is_fp32:
@@ -143,7 +159,7 @@ def _best(system: str, python: str, load: Load, options: argparse.Namespace) -> 
     if len(settings) == 1:
         return settings[0]
     short = Load(tower=load.tower, batch=load.batch, rows=max(8 * load.batch, load.rows // 2))
-    reached = [setting.run(short, peers=options.peers, data=options.data).samples_per_s for setting in settings]
+    reached = [setting.reached(short, peers=options.peers, data=options.data) for setting in settings]
     return settings[max(range(len(settings)), key=reached.__getitem__)]
 
 
@@ -156,7 +172,7 @@ def _settings(system: str, python: str, *, quick: bool) -> Iterator[Setting]:
         return
     script = SCRIPTS[system]
     waits = ("PASSIVE",) if quick or system in ("paddle", "deepctr") else ("PASSIVE", "ACTIVE")
-    for threads in (1, 2):
+    for threads in (2,) if quick else (1, 2):
         for waiting in waits if threads == 2 else ("PASSIVE",):
             more: tuple[str, ...] = {
                 "paddle": ("--mode", "async", "--workers", str(3 - threads)),

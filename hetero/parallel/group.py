@@ -1,11 +1,15 @@
 """The group of a job's towers: one collective per step sums dense gradients, loss and flags in rank order.
 
-A group of one needs no collective and runs the same code. Only a tower's step thread may call these methods.
+A group of one needs no collective and runs the same code. Only a tower's step thread may call these methods: ranks
+match collectives by their order, which two threads would shuffle.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -13,7 +17,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from hetero.errors import DeadlineError, PeerLostError
+from hetero.errors import DeadlineError, PeerLostError, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,10 @@ class SoleTower:
 
 
 class CollectiveGroup:
-    """A group over torch.distributed: Gloo for tensors in host memory, NCCL for CUDA devices of one kind."""
+    """A group over torch.distributed: Gloo for tensors in host memory, NCCL for CUDA devices of one kind.
+
+    A collective that begins while another thread is in one raises ProtocolError.
+    """
 
     def __init__(
         self, rendezvous: Rendezvous, *, rank: int, size: int, deadline_s: float, device: torch.device
@@ -73,6 +80,7 @@ class CollectiveGroup:
         self._rank = rank
         self._size = size
         self._deadline_s = deadline_s
+        self._busy = threading.Lock()
         timeout = timedelta(seconds=deadline_s)
         try:
             store = dist.TCPStore(  # type: ignore[attr-defined]
@@ -95,28 +103,35 @@ class CollectiveGroup:
         return self._size
 
     def sum_(self, values: torch.Tensor) -> None:
-        try:
+        with self._collective("the sum over all towers"):
             dist.all_reduce(values)
-        except (RuntimeError, dist.DistError) as error:
-            raise self._lost("the sum over all towers", error) from error
 
     def exchange(self, rows: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
         received = torch.empty((sum(receive), rows.shape[1]), dtype=rows.dtype, device=rows.device)
-        try:
+        with self._collective("the exchange of rows with all towers"):
             dist.all_to_all_single(received, rows, output_split_sizes=receive, input_split_sizes=send)
-        except (RuntimeError, dist.DistError) as error:
-            raise self._lost("the exchange of rows with all towers", error) from error
         return received
 
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _lost(self, what: str, error: Exception) -> PeerLostError:
-        return PeerLostError(
-            f"tower {self._rank} of {self._size}: {what} did not finish within {self._deadline_s:g} s; another tower "
-            f"is gone or late: {error}"
-        )
+    @contextmanager
+    def _collective(self, what: str) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise ProtocolError(
+                f"tower {self._rank} of {self._size}: {what} was begun while another thread is in a collective; "
+                "only the step thread may issue them"
+            )
+        try:
+            yield
+        except (RuntimeError, dist.DistError) as error:
+            raise PeerLostError(
+                f"tower {self._rank} of {self._size}: {what} did not finish within {self._deadline_s:g} s; another "
+                f"tower is gone or late: {error}"
+            ) from error
+        finally:
+            self._busy.release()
 
 
 def free_rendezvous(host: str) -> Rendezvous:

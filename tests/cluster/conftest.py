@@ -15,6 +15,7 @@ from actors.naming import NAMESPACE
 @pytest.fixture(scope="session", autouse=True)
 def local_ray() -> Iterator[None]:
     os.environ.setdefault(THREADS_WAIT, "PASSIVE")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would yield to whatever else the machine runs
     ray.init(
         address="local",
         num_cpus=8,

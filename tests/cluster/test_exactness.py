@@ -60,6 +60,7 @@ def test_leased_windows_on_ray(job: JobSpec, in_process: Finished, towers: int, 
     assert run.report.rows == in_process.report.rows
 
 
+@pytest.mark.slow
 def test_two_towers_equal_one_of_the_joint_batch(job: JobSpec, in_process: Finished) -> None:
     run = finish(replace(job, towers=RoleSpec(count=2), servers=RoleSpec(count=2)), in_process=False, score=True)
     np.testing.assert_allclose(run.outcome.losses, in_process.outcome.losses, rtol=1e-5)
@@ -68,6 +69,7 @@ def test_two_towers_equal_one_of_the_joint_batch(job: JobSpec, in_process: Finis
     assert len(run.scores.predictions) == in_process.outcome.rows
 
 
+@pytest.mark.slow
 def test_a_tower_without_rows_in_a_batch_does_not_hang(tmp_path: Path) -> None:
     files = [write_data(tmp_path / "a.parquet", rows=65, seed=0)]
     job = small_job(data_spec(*files), batch_size=64)

@@ -44,7 +44,9 @@ def job(tmp_path: Path) -> JobSpec:
     return replace(job, groups=tuple(replace(group, optimizer=adagrad) for group in job.groups))
 
 
-@pytest.mark.parametrize(("mode", "staleness"), [(Mode.BOUNDED, 3), (Mode.ASYNC, 0), (Mode.GEO, 5)])
+@pytest.mark.parametrize(
+    ("mode", "staleness"), [pytest.param(Mode.BOUNDED, 3, marks=pytest.mark.slow), (Mode.ASYNC, 0), (Mode.GEO, 5)]
+)
 def test_two_towers_train_and_their_model_scores_alike(
     job: JobSpec, tmp_path: Path, mode: Mode, staleness: int
 ) -> None:
@@ -69,7 +71,7 @@ def test_two_towers_train_and_their_model_scores_alike(
     np.testing.assert_allclose(np.sort(again.predictions), np.sort(scores.predictions), rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", [Mode.BOUNDED, Mode.ASYNC])
+@pytest.mark.parametrize("mode", [Mode.BOUNDED, pytest.param(Mode.ASYNC, marks=pytest.mark.slow)])
 def test_a_slowed_tower_reaches_the_bound_or_passes_it(job: JobSpec, mode: Mode) -> None:
     tower = TowerSpec(name="tests.cluster.test_modes_on_ray:SlowSecondTower", args={"width": 300})
     staleness = 3 if mode is Mode.BOUNDED else 0

@@ -17,17 +17,17 @@ from tests.support.jobs import write_data
 def folder(tmp_path: Path) -> Path:
     write_data(tmp_path / "train.parquet", rows=4000, seed=1)
     write_data(tmp_path / "test.parquet", rows=1500, seed=2)
-    write_job(tmp_path / "job.yaml", baseline="logistic_regression")
+    write_job(tmp_path / "job.yaml")
     return tmp_path
 
 
-def test_through_ray_and_in_one_process_give_the_same_run(folder: Path) -> None:
+def test_through_ray_and_in_one_process_give_the_same_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     on_ray = hetero("train", "job.yaml", "--run", "runs/ray", "--readers", "2", "--json", cwd=folder)
-    alone = hetero("train", "job.yaml", "--run", "runs/alone", "--in-process", "--json", cwd=folder)
+    alone = hetero_here("train", "job.yaml", "--run", "runs/alone", "--in-process", "--json")
     assert (on_ray.code, alone.code) == (0, 0), on_ray.err + alone.err
     assert on_ray.json["auc"] == alone.json["auc"]
     assert on_ray.json["rows"] == alone.json["rows"]
-    assert on_ray.json["baseline"]["auc"] == alone.json["baseline"]["auc"]
     losses = [np.load(folder / "runs" / name / "losses.npy") for name in ("ray", "alone")]
     np.testing.assert_array_equal(losses[0], losses[1])
     assert on_ray.json["auc"] > 0.6
@@ -46,48 +46,26 @@ def test_through_ray_and_in_one_process_give_the_same_run(folder: Path) -> None:
     assert {"data.batch", "keys.window", "rows.pull", "tower.step"} <= {
         event.name for event in read_events(folder / "runs/ray/events.jsonl") if event.kind is EventKind.SPAN
     }
-    scored = hetero("evaluate", "runs/ray", "--json", cwd=folder)
+    scored = hetero_here("evaluate", "runs/ray", "--json")
     assert scored.code == 0, scored.err
     assert scored.json["auc"] == pytest.approx(on_ray.json["auc"], abs=1e-7)
     assert scored.json["logloss"] == pytest.approx(on_ray.json["logloss"], abs=1e-6)
 
 
-def test_the_table_at_the_end_says_what_was_reached(folder: Path) -> None:
-    ran = hetero("train", "job.yaml", "--in-process", cwd=folder)
+@pytest.mark.slow
+def test_a_baseline_is_the_same_through_ray_and_in_one_process(folder: Path) -> None:
+    words = ("--set", "baseline=logistic_regression", "--json")
+    on_ray = hetero("train", "job.yaml", "--run", "runs/ray", *words, cwd=folder)
+    alone = hetero("train", "job.yaml", "--run", "runs/alone", "--in-process", *words, cwd=folder)
+    assert (on_ray.code, alone.code) == (0, 0), on_ray.err + alone.err
+    assert on_ray.json["baseline"]["auc"] == alone.json["baseline"]["auc"]
+
+
+def test_the_table_at_the_end_says_what_was_reached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    write_job(folder / "job.yaml", baseline="logistic_regression")
+    ran = hetero_here("train", "job.yaml", "--in-process")
     assert ran.code == 0, ran.err
     for words in ("AUC", "log loss", "logistic regression", "rows/s", "wide/user", "deep/item", "runs/small"):
         assert words in ran.out
     assert RunFolder.open(folder / "runs/small").finished
-
-
-TOWER = """
-import torch
-from torch import nn
-
-class MyTower(nn.Module):
-    def __init__(self, inputs, hidden=8):
-        super().__init__()
-        self.names = [lookup.name for lookup in inputs.deep if not lookup.is_sequence]
-        width = sum(lookup.dim for lookup in inputs.deep if not lookup.is_sequence) + inputs.dense
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, {outputs}))
-
-    def forward(self, dense, embeddings):
-        return self.mlp(torch.cat([dense, embeddings.concat(self.names)], 1))
-"""
-
-
-def test_a_tower_of_ones_own_trains_in_actors(folder: Path) -> None:
-    (folder / "mytower.py").write_text(TOWER.format(outputs=1), encoding="utf-8")
-    own = '{name: "mytower:MyTower", args: {hidden: 12}}'
-    ran = hetero("train", "job.yaml", "--set", f"tower={own}", "--set", "baseline=null", "--json", cwd=folder)
-    assert ran.code == 0, ran.err
-    assert ran.json["auc"] > 0.55
-
-
-def test_a_tower_of_the_wrong_shape_is_the_users_mistake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    (folder / "wrongtower.py").write_text(TOWER.format(outputs=3), encoding="utf-8")
-    ran = hetero_here("train", "job.yaml", "--in-process", "--set", "tower=wrongtower:MyTower", "--json")
-    assert ran.code == 2, ran.err
-    assert "[256, 3]" in ran.json["error"]["message"]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from hetero.errors import DeadlineError, PeerLostError
+from hetero.errors import DeadlineError, PeerLostError, ProtocolError
 from hetero.observe.spans import SpanClock
 from hetero.parallel.dense import DenseUpdater
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower
@@ -53,6 +56,29 @@ def steps_of_dense(rank: int, size: int, meet: Rendezvous | None, poison: bool) 
         rejected.append(outcome.rejected)
     group.close()
     return {"losses": losses, "rejected": rejected, "weight": module.weight.detach().numpy().copy()}
+
+
+def sums_from_two_threads(rank: int, size: int, meet: Rendezvous) -> str:
+    """Rank 0 begins a sum that waits for rank 1 and, in a second thread, another; returns the error of that one."""
+    group = group_of(rank, size, meet)
+    store = dist.distributed_c10d._get_default_store()
+    told = ""
+    if rank == 0:
+        first = threading.Thread(target=group.sum_, args=(torch.ones(1),))
+        first.start()
+        deadline_t = time.monotonic() + 10
+        while not group._busy.locked():
+            assert time.monotonic() < deadline_t
+        with pytest.raises(ProtocolError) as caught:
+            group.sum_(torch.ones(1))
+        told = str(caught.value)
+        store.set("second thread", "refused")
+        first.join(10)
+    else:
+        store.wait(["second thread"], timedelta(seconds=15))
+        group.sum_(torch.ones(1))
+    group.close()
+    return told
 
 
 def dies(rank: int, size: int, meet: Rendezvous) -> None:
@@ -108,3 +134,8 @@ def test_a_group_that_does_not_meet_is_a_deadline_error() -> None:
     answers = on_ranks(meets_alone, size=1)
     assert isinstance(answers[0], DeadlineError)
     assert "tower 0 of 2: the group did not come together" in str(answers[0])
+
+
+def test_a_collective_from_a_second_thread_is_refused() -> None:
+    told = on_ranks(sums_from_two_threads, size=2)
+    assert "only the step thread" in told[0]
