@@ -155,12 +155,14 @@ def _measure_reads(report: Report, folder: Path, layout: Layout, keys: KeySet, i
     else:
         for _ in store.scan():
             pass
-    random, raw_s, own_s = np.random.default_rng(1), [], []
+    random = np.random.default_rng(1)
+    raw_s: list[float] = []
+    own_s: list[float] = []
     with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
         for number in range(READ_ROUNDS + 1):
-            sides = [lambda: _raw_reads(store, pool, layout, random), lambda: _reads(store, keys, random)]
-            times = [side() for side in (sides if number % 2 else reversed(sides))]
-            raw, own = times if number % 2 else reversed(times)
+            first = _raw_reads(store, pool, layout, random) if number % 2 else None
+            own = _reads(store, keys, random)
+            raw = _raw_reads(store, pool, layout, random) if first is None else first
             if number:
                 raw_s.append(raw)
                 own_s.append(own)

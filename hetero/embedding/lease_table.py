@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero.embedding.shards import SHARDS, Shards
+from hetero.errors import ProtocolError
 from hetero.kernels.index import (
     CAPACITY,
     count_kernel,
@@ -35,6 +36,12 @@ class LeaseTable:
     @property
     def memory_bytes(self) -> int:
         return self._shards.memory().total_bytes
+
+    @staticmethod
+    def check_holder(holder: int) -> None:
+        """Raises ProtocolError for a number that does not fit beside the uses."""
+        if not 0 < holder <= MOST_HOLDERS:
+            raise ProtocolError(f"rows are leased to number {holder}; holders are numbered 1 to {MOST_HOLDERS}")
 
     def holders(self, keys: KeySet) -> U16:
         """Who holds each row, uint16 [n]; 0 nobody."""

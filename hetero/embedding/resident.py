@@ -167,4 +167,4 @@ def _levelled(counts: np.ndarray, wanted: int) -> np.ndarray:
             low = level
         else:
             high = level - 1
-    return np.maximum(counts - low, 0)
+    return np.asarray(np.maximum(counts - low, 0))

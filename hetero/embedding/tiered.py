@@ -185,6 +185,7 @@ class TieredStore:
 
         Raises LeaseError when a row is held already; then nothing is leased.
         """
+        self._leases.check_holder(holder)
         keys = self._free(keys)
         read = self._memory.read_rows(keys)
         rows, uses = read.rows, np.zeros(len(keys), np.uint8)

@@ -151,7 +151,7 @@ def victims_kernel(
 
     Returns how many there are, and where the hand is.
     """
-    count = np.int64(shards[shard, 3])
+    count = int(shards[shard, 3])
     notes = uint8_at(notes_at[shard], count)
     found = 0
     if count == 0:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,3 +82,20 @@ def test_directories_and_budgets_that_cannot_be_used_are_named(tmp_path: Path) -
     with pytest.raises(CapacityError, match=r"raise storage\.memory_bytes"):
         open_rows(replace(JOB, storage=small))
     assert list((tmp_path / "other").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_process_grows_by_the_budget_and_a_tenth_at_most(tmp_path: Path) -> None:
+    """Twice as many rows as it holds go through it."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.support.memory_watch", str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    told = json.loads(ended.stdout)
+    assert told["memory_rows"] + told["ssd_rows"] == 1_200_000
+    assert told["ssd_rows"] > told["memory_rows"]
+    assert 0.5 * told["budget"] <= told["grown"] <= 1.1 * told["budget"]

@@ -239,7 +239,8 @@ def test_files_of_a_snapshot_stay_until_it_lets_go(tmp_path: Path) -> None:
         store.tick()
     assert not any(part.path.exists() for part in hold.cut.segments)
     assert store.use().held_bytes == 0
-    store.close(), other.close()
+    store.close()
+    other.close()
 
 
 def test_a_deleted_row_stays_deleted_after_compaction_and_recovery(tmp_path: Path) -> None:
@@ -274,7 +275,8 @@ def test_the_limit_is_kept_by_compaction_and_then_an_error_with_numbers(tmp_path
     with pytest.raises(CapacityError, match=r"rows on SSD take \d+ bytes and the limit is 24576: .*storage.ssd_bytes"):
         full.append(POOL, rows_for(len(POOL), version=0), uses_of(POOL))
     assert full.use().disk_bytes <= full.files.limit_bytes
-    store.close(), full.close()
+    store.close()
+    full.close()
 
 
 def test_a_damaged_record_is_named_when_it_is_read(tmp_path: Path) -> None:

@@ -277,6 +277,8 @@ def test_wrong_shapes_and_tables_are_refused(tmp_path: Path) -> None:
         store.push(keys, np.zeros((4, 3), np.float32))
     with pytest.raises(ProtocolError, match=r"rows: got shape \(4, 2\), expected \(4, 32\)"):
         store.write_rows(keys, np.zeros((4, 2), np.float32))
+    with pytest.raises(ProtocolError, match="holders are numbered 1 to 4095"):
+        store.lease(keys, holder=4096)
     store.lease(keys, holder=1)
     with pytest.raises(ProtocolError, match=r"rows: got shape \(4, 2\), expected \(4, 32\)"):
         store.give_back(keys, np.zeros((4, 2), np.float32), holder=1)
