@@ -113,19 +113,19 @@ class ResidentRows:
             by_shard.setdefault(shard, []).append(numbers)
         return self._take({shard: np.concatenate(parts) for shard, parts in by_shard.items()})
 
-    def take(self, keys: KeySet) -> TakenRows:
-        """Take out those of the rows that are here, in any order."""
+    def remove(self, keys: KeySet) -> np.ndarray:
+        """Take rows out of which the caller has copies; their uses, uint8 [n], 0 for those that are not here."""
         of_shard, numbers = np.empty(len(keys), np.int32), np.empty(len(keys), np.int32)
         numbers_kernel(
             keys.tables, keys.keys, self._seeds, self.description, self._shift, self._width, of_shard, numbers
         )
-        here = numbers >= 0
-        of_shard, numbers = of_shard[here], numbers[here]
-        order = np.argsort(of_shard, kind="stable")
+        uses = np.zeros(len(keys), np.uint8)
+        here = np.flatnonzero(numbers >= 0)
+        order = here[np.lexsort((-numbers[here], of_shard[here]))]  # the order in which they are taken out
         cuts = np.searchsorted(of_shard[order], np.arange(SHARDS + 1))
-        return self._take(
-            {shard: numbers[order[cuts[shard] : cuts[shard + 1]]] for shard in np.flatnonzero(np.diff(cuts)).tolist()}
-        )
+        shards = np.flatnonzero(np.diff(cuts)).tolist()
+        uses[order] = self._take({shard: numbers[order[cuts[shard] : cuts[shard + 1]]] for shard in shards}).uses
+        return uses
 
     def _take(self, by_shard: dict[int, I32]) -> TakenRows:
         count = sum(len(numbers) for numbers in by_shard.values())

@@ -188,17 +188,15 @@ class TieredStore:
         self._leases.check_holder(holder)
         keys = self._free(keys)
         read = self._memory.read_rows(keys)
-        rows, uses = read.rows, np.zeros(len(keys), np.uint8)
-        here, missing = np.flatnonzero(read.found), np.flatnonzero(~read.found).astype(np.int32)
-        taken = self._resident.take(_picked(keys, here))
-        uses[here] = _uses_in_order(taken.keys, taken.uses, _picked(keys, here))
+        rows, uses = read.rows, self._resident.remove(keys)
+        missing = np.flatnonzero(~read.found).astype(np.int32)
         found = self._ssd.take_into(keys, missing, rows=rows, uses=uses)
         uses = np.minimum(uses + 1, MOST_USES).astype(np.uint8)
         fresh = missing[~found]
         uses[fresh] = 0
         self._first_rows(keys, fresh, rows)
         self._count_new(_picked(keys, fresh))
-        self._counts.memory += len(here)
+        self._counts.memory += len(keys) - len(missing)
         self._counts.ssd += len(missing) - len(fresh)
         self._leases.add(keys, holder=holder, uses=uses)
         self._shrink()
@@ -435,10 +433,3 @@ def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, 
         if needed <= budget:
             return budget
         budget = needed
-
-
-def _uses_in_order(taken: KeySet, uses: np.ndarray, wanted: KeySet) -> np.ndarray:
-    """Uses of rows, in the order of `wanted` instead of that in which they were taken."""
-    out = np.empty(len(wanted), np.uint8)
-    out[np.lexsort((wanted.tables, wanted.keys))] = uses[np.lexsort((taken.tables, taken.keys))]
-    return out
