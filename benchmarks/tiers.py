@@ -5,18 +5,19 @@
 Engine: rows of 17 floats appended to a file system against raw writes of the same chunks, and 50,000 random ones read
 against raw preadv of the pages they lie in by as many threads. Cold passes the page cache by (O_DIRECT) on both
 sides; warm goes through it, filled before. RocksDB and LMDB stand in the table where `rocksdict` and `lmdb` can be
-imported; hetero itself needs neither. io_uring is not measured: no kept Python binding was found.
+imported; hetero itself needs neither. io_uring is not measured: its one kept Python binding, `liburing`, calls itself
+alpha and asks for Linux 6.14.
 
 Training: trainers of the Criteo-like DLRM in one process, their tables filled with all rows that the measured steps
 touch, which train on the same rows in turn, 8 steps at a time. One holds everything in memory, the others hold 10% and
-2% of those rows; the rest is on SSD, cold or warm. Beside the rows a budget holds the index and the buffers, as given
-in the table. Losses are compared bit for bit.
+2% of those rows; the rest is on SSD, cold or warm. The rows of a window of 8
+steps are with the tower, in all of them. Beside its rows a budget holds the index and the buffers, as given in the
+table. Losses are compared bit for bit.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import mmap
 import os
 import shutil
@@ -34,11 +35,12 @@ import numpy as np
 import torch
 
 from benchmarks.report import Report, add_arguments, finish
+from benchmarks.tier_peers import BINDINGS, measure_peer
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.recovery import recover
 from hetero.embedding.ssd.rows import DEFAULT_THREADS, SsdRows
 from hetero.embedding.store import Create
-from hetero.embedding.tiered import budget_for, tier_counts
+from hetero.embedding.tiered import TieredStore, budget_for, tier_counts
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.lane_server import LaneServer
 from hetero.exchange.leases import LeasedRows
@@ -68,7 +70,6 @@ SSD_BYTES = 1 << 34
 QUICK_ROUNDS = 5
 READ_ROUNDS = 6
 EXAMPLE = Path(__file__).parents[1] / "examples" / "criteo_like_dlrm.yaml"
-PEERS = {"RocksDB": "rocksdict", "LMDB": "lmdb"}
 
 
 def main() -> int:
@@ -82,8 +83,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         _warm_engine(Path(folder))
         measure_engine(report, Path(folder), rows=2_000_000 if options.quick else 20_000_000)
-        for peer, module in PEERS.items():
-            _row(report, f"{peer}: {_peer_state(module)}")
+        measure_peers(report, Path(folder), rows=500_000 if options.quick else 2_000_000)
         measure_training(report, Path(folder), quick=options.quick)
     return finish(report, options)
 
@@ -93,18 +93,26 @@ def _row(report: Report, what: str, **figures: object) -> None:
     report.add(what=what, **{name: figures.get(name, "") for name in names})
 
 
-def _peer_state(module: str) -> str:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return f"not installed (`pip install {module}` in the benchmark's environment)"
-    return "installed, not measured by this version"
+def measure_peers(report: Report, folder: Path, *, rows: int) -> None:
+    """RocksDB and LMDB where they are installed, on fewer rows."""
+    keys, values = _made_rows(rows)
+    for name, module in BINDINGS.items():
+        speed = measure_peer(name, folder / name, keys, values, batch=BATCH_ROWS)
+        if speed is None:
+            _row(report, f"{name}: missing, `pip install {module}` in the benchmark's environment")
+        else:
+            _row(report, f"{name}, appends", rows_per_s=speed.appended)
+            _row(report, f"{name}, reads of {BATCH_ROWS:,} rows, warm", rows_per_s=speed.read)
+
+
+def _made_rows(rows: int) -> tuple[KeySet, np.ndarray]:
+    keys = KeySet((np.arange(rows) % 26).astype(np.uint16), mix64_reference(np.arange(rows, dtype=np.uint64)))
+    return keys, np.random.default_rng(0).normal(size=(BATCH_ROWS, WIDTH)).astype(np.float32)
 
 
 def measure_engine(report: Report, folder: Path, *, rows: int) -> None:
     """Appends and reads, each beside its raw counterpart, in turn."""
-    keys = KeySet((np.arange(rows) % 26).astype(np.uint16), mix64_reference(np.arange(rows, dtype=np.uint64)))
-    values = np.random.default_rng(0).normal(size=(BATCH_ROWS, WIDTH)).astype(np.float32)
+    keys, values = _made_rows(rows)
     layout = Layout(width=WIDTH, identity=1)
     bytes_ = rows * layout.record_bytes
     raw_s, own_s = [], []
@@ -243,8 +251,11 @@ def _raw_reads(store: SsdRows, pool: ThreadPoolExecutor, layout: Layout, random:
 class FilledTrainer:
     """A trainer whose tables hold every row of the data before it starts."""
 
-    def __init__(self, job: JobSpec, data: DataPass, touched: list[KeySet]) -> None:
+    def __init__(self, job: JobSpec, data: DataPass, touched: list[KeySet], *, share: float) -> None:
         self._server = RowServer(job)
+        for store, keys in zip(self._server.stores, touched, strict=True):
+            if isinstance(store, TieredStore):
+                store.most_rows = int(share * len(keys))
         for store, keys in zip(self._server.stores, touched, strict=True):
             for start in range(0, len(keys), BATCH_ROWS):
                 part = KeySet(keys.tables[start : start + BATCH_ROWS], keys.keys[start : start + BATCH_ROWS])
@@ -303,13 +314,15 @@ def measure_training(report: Report, folder: Path, *, quick: bool) -> None:
     rows = sum(len(keys) for keys in touched)
     shares = {"10%": 0.1, "2%": 0.02}
     jobs: dict[str, JobSpec] = {"all in memory": job}
+    held = {"all in memory": 1.0}
     for name, share in shares.items():
         for io in (DiskIo.DIRECT, DiskIo.CACHED):
             heat = "cold" if io is DiskIo.DIRECT else "warm"
             budget = memory_for(job, rows=int(share * rows), of=rows)
             storage = StorageSpec(memory_bytes=budget, directories=(str(folder),), ssd_bytes=SSD_BYTES, io=io)
             jobs[f"{name} in memory, {heat}"] = replace(job, storage=storage)
-    trainers = {name: FilledTrainer(spec, data, touched) for name, spec in jobs.items()}
+            held[f"{name} in memory, {heat}"] = share
+    trainers = {name: FilledTrainer(spec, data, touched, share=held[name]) for name, spec in jobs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for trainer in trainers.values():
         trainer.train(CHUNK_STEPS)
@@ -346,7 +359,10 @@ def _training_row(
         figures["memory_hits"] = counts["memory_hits"] / max(found, 1)
         figures["ssd_bytes_per_sample"] = (counts["disk_read_bytes"] + counts["disk_written_bytes"]) / samples
         figures["write_amplification"] = counts["disk_written_bytes"] / max(counts["evicted_bytes"], 1)
-        name += f" ({after['memory_rows']:,} of {rows:,} rows, budget {after['memory_budget_bytes'] / 2**20:.0f} MiB)"
+        name += (
+            f" ({after['memory_rows']:,} of {rows:,} rows, {after['leased_rows']:,} with the tower, budget "
+            f"{after['memory_budget_bytes'] / 2**20:.0f} MiB)"
+        )
         target = 0.8 if name.startswith("10%") else 0.5
         if "cold" in name:
             report.check(f"{name.partition(' (')[0]}: samples/s / all in memory", ratio, at_least=target)

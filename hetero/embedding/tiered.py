@@ -78,7 +78,8 @@ class _Parts:
 class TieredStore:
     """The rows of one group on one server, beyond memory. One caller at a time; it owns `ssd`.
 
-    memory_bytes: budget of rows, indexes and buffers together. folders: to be deleted when it is closed.
+    memory_bytes: budget of rows, indexes and buffers together. most_rows: in memory, where the budget has room for more
+    (for measurements); it may be set at any time. folders: to be deleted when it is closed.
     Raises CapacityError when the budget holds no rows at all.
     """
 
@@ -104,6 +105,7 @@ class TieredStore:
         self._seeds = seeds
         self._budget = memory_bytes
         self._folders = folders
+        self.most_rows: int | None = None
         self._row_bytes = 4 * self.width + ROW_OVERHEAD_BYTES
         self._part_bytes = min(_PART_BYTES, memory_bytes // 64)
         self._ssd_buffers = buffer_bytes(ssd.layout)
@@ -266,7 +268,7 @@ class TieredStore:
                 f"on SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
                 f"({self._ssd_buffers + _COPIES * self._part_bytes + SHARDS * rounding}); raise storage.memory_bytes"
             )
-        return capacity
+        return capacity if self.most_rows is None else min(capacity, self.most_rows)
 
     def use(self) -> TierUse:
         return TierUse(
@@ -403,6 +405,7 @@ def tier_counts(stores: Sequence[object]) -> dict[str, int]:
             "created": use.counts.created,
             "evicted": use.counts.evicted,
             "memory_rows": use.memory_rows,
+            "leased_rows": use.leased_rows,
             "ssd_rows": use.ssd.rows,
             "memory_bytes": use.memory_bytes,
             "memory_budget_bytes": use.budget_bytes,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hetero.loops.warm import warm_kernels
 from hetero.records import RoleSpec
 from tests.support.runs import finish
 from tests.support.tiered_jobs import MEMORY, job_of, tiered
@@ -15,7 +16,8 @@ from tests.support.tiered_jobs import MEMORY, job_of, tiered
 
 @pytest.mark.slow
 def test_a_small_memory_on_ray_gives_the_bits_of_a_large_one_in_process(tmp_path: Path) -> None:
-    job = job_of(tmp_path, window=4)
+    job = job_of(tmp_path, window=4, max_steps=40)
+    warm_kernels(tiered(job, tmp_path))
     whole = finish(job, in_process=True)
     parts = finish(replace(tiered(job, tmp_path), servers=RoleSpec(count=2)), in_process=False)
     np.testing.assert_array_equal(parts.outcome.losses, whole.outcome.losses)
