@@ -12,6 +12,7 @@ from actors.naming import Member
 from hetero.errors import DeadlineError, HeteroError, PeerLostError
 
 T = TypeVar("T")
+_CREATION = "an error raised in its creation task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +49,8 @@ def as_hetero_error(error: Exception, *, member: Member, what: str, deadline_s: 
 
 
 def _first_line(error: Exception) -> str:
+    """Of an actor that failed while it was made, the last line: what went wrong there."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if _CREATION in lines[0] else lines[0]

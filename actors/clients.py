@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from actors.calls import Answer
 from actors.naming import Member
 from hetero.exchange.messages import (
@@ -14,6 +16,7 @@ from hetero.exchange.messages import (
     DensePushRequest,
     DifferencesReply,
     DifferencesRequest,
+    LeasedValues,
     LeaseReply,
     LeaseRequest,
     Pending,
@@ -25,6 +28,7 @@ from hetero.exchange.messages import (
 )
 from hetero.keys.sequencer import Claim, Turn
 from hetero.keys.windows import TowerWindow
+from hetero.loops.meeting import Absent
 from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
 
 
@@ -55,11 +59,20 @@ class RemoteServer:
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         return self._answer(self._peer.handle.give_back.remote(request), f"return before window {request.window}")
 
+    def note_leased(self, values: LeasedValues) -> Pending[None]:
+        return self._answer(self._peer.handle.note_leased.remote(values), f"leased rows after step {values.steps}")
+
+    def cut(self, name: str, *, base: str | None) -> Pending[None]:
+        return self._answer(self._peer.handle.cut.remote(name, base), f"cut for {name}")
+
     def open_dense(self, part: DensePart) -> Pending[None]:
         return self._answer(self._peer.handle.open_dense.remote(part), "first dense parameters")
 
     def pull_dense(self) -> Pending[DensePullReply]:
         return self._answer(self._peer.handle.pull_dense.remote(), "pull of dense parameters")
+
+    def dense_state(self) -> Pending[dict[str, np.ndarray]]:
+        return self._answer(self._peer.handle.dense_state.remote(), "state of the dense optimizer")
 
     def push_dense(self, request: DensePushRequest) -> Pending[None]:
         return self._answer(self._peer.handle.push_dense.remote(request), f"dense push number {request.sequence}")
@@ -111,6 +124,19 @@ class RemoteSequencer:
         ref = self._peer.handle.take_window.remote(tower, acknowledged=tuple(acknowledged), crossed=crossed)
         answer: Answer[TowerWindow | Turn] = self._answer(ref, "take a window")
         return answer.result()
+
+    def meet(self, tower: int, *, number: int, value: int) -> int | Absent:
+        answer: Answer[int | Absent] = self._answer(
+            self._peer.handle.meet.remote(tower, number=number, value=value), f"meeting {number} of towers"
+        )
+        return answer.result()
+
+    def leave(self, tower: int) -> None:
+        self._answer(self._peer.handle.leave.remote(tower), "leave").result()
+
+    def stop(self) -> None:
+        """The run ends before its data does."""
+        self._answer(self._peer.handle.stop.remote(), "stop").result()
 
     def _answer(self, ref: Any, what: str) -> Answer[Any]:
         return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)

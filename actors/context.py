@@ -78,12 +78,19 @@ def connected(job: JobSpec, *, address: str | None) -> Iterator[None]:
     A local one is started with as many CPUs as the run asks for and stopped at the end.
     Raises UserError when no cluster answers at `address`.
     """
+    with connected_with(cpus_needed(job), address=address):
+        yield
+
+
+@contextmanager
+def connected_with(cpus: float, *, address: str | None) -> Iterator[None]:
+    """As `connected`, for actors that ask for so many CPUs."""
     if ray.is_initialized():
         yield
         return
     try:
         if address is None:
-            _start_local(job)
+            _start_local(cpus)
         else:
             _check_answers(address)
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
@@ -121,8 +128,8 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
 
 
-def _start_local(job: JobSpec) -> None:
-    needed, cores = cpus_needed(job), usable_cores()
+def _start_local(needed: float) -> None:
+    cores = usable_cores()
     if needed > cores:
         _LOG.info("local Ray: the roles ask for %.1f CPUs and %.1f are here; they share them", needed, cores)
     shared = Path("/dev/shm")

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
@@ -18,23 +17,17 @@ from actors.calls import Answer, as_hetero_error
 from actors.clients import Peer
 from actors.context import THREADS_WAIT, RunContext, role_resources
 from actors.naming import NAMESPACE, Member, Role
+from actors.pings import Pings
 from actors.reader import ReaderActor
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
 from actors.tower import TowerActor
-from hetero.errors import CapacityError, DeadlineError, UserError
+from hetero.errors import CapacityError, UserError
 from hetero.records import JobSpec
 
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
-_PING_EVERY_S = 2.0
 _CLOSE_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Ping:
-    member: Member
-    sent_t: float
 
 
 class ActorGroup:
@@ -47,8 +40,7 @@ class ActorGroup:
     def __init__(self, context: RunContext, *, roles: Sequence[Role] = tuple(Role)) -> None:
         self.context = context
         self.members: dict[Member, Any] = {}
-        self._pings: dict[ray.ObjectRef, _Ping] = {}
-        self._next_pings_t = 0.0
+        self._pings = Pings(self.members, deadline_s=context.job.deadline_s)
         self._placement: PlacementGroup | None = None
         try:
             self._placement = _reserve(context.job)
@@ -80,32 +72,8 @@ class ActorGroup:
         return [answer.result() for answer in answers]
 
     def check_alive(self) -> None:
-        """Look at the pings under way and send new ones when due; never waits.
-
-        Raises PeerLostError for an actor that died, DeadlineError for one that has not answered for the run's deadline.
-        """
-        now = time.monotonic()
-        deadline_s = self.context.job.deadline_s
-        if self._pings:
-            done, _ = ray.wait(list(self._pings), num_returns=len(self._pings), timeout=0)
-            for ref in done:
-                member = self._pings.pop(ref).member
-                try:
-                    ray.get(ref)
-                except Exception as error:
-                    raise as_hetero_error(error, member=member, what="ping", deadline_s=deadline_s) from None
-        for ping in self._pings.values():
-            if now - ping.sent_t > deadline_s:
-                raise DeadlineError(
-                    f"{ping.member} has not answered for {now - ping.sent_t:.0f} s (limit {deadline_s:g} s): its "
-                    "process is stopped or its node is cut off"
-                )
-        if now >= self._next_pings_t:
-            waiting = {ping.member for ping in self._pings.values()}
-            for member, handle in self.members.items():
-                if member not in waiting:
-                    self._pings[handle.ping.remote()] = _Ping(member, now)
-            self._next_pings_t = now + _PING_EVERY_S
+        """Raises PeerLostError or DeadlineError for an actor that died or is silent, see `Pings`; never waits."""
+        self._pings.check()
 
     def close(self) -> None:
         """End all actors and free what they held. Never raises: it runs after failures too."""
@@ -164,8 +132,8 @@ class ActorGroup:
 _SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.SEQUENCER: (SequencerActor, {}),
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
-    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1}}),
-    Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1}}),
+    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
 }
 
 

@@ -15,6 +15,7 @@ class Role(Enum):
     READER = "reader"
     SERVER = "server"
     TOWER = "tower"
+    RANK = "rank"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from hetero.exchange.window_size import WindowChoice, WindowSize
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Claim, InputQuality, Sequencer, Turn
 from hetero.keys.windows import TowerWindow
+from hetero.loops.meeting import Absent, Meetings
 from hetero.loops.protocols import Phase
 from hetero.loops.reader import make_sequencer
 from hetero.loops.run import DataPass, RoleReport
@@ -51,6 +52,7 @@ class SequencerActor:
         self._given_back: set[int] = set()  # towers that have the window after which nothing is leased
         self._window_failure: Exception | None = None
         self._window_size: WindowSize | None = None
+        self._meetings = Meetings(towers=context.job.towers.count)
         self._phase = 0
         self._clock = SpanClock()
 
@@ -69,9 +71,11 @@ class SequencerActor:
                 epochs=data.epochs,
                 max_steps=data.max_steps,
                 towers=self._job.towers.count,
+                start=data.start,
             )
             self._windows = [deque() for _ in range(self._job.towers.count)]
             self._given_back = set()
+            self._meetings = Meetings(towers=self._job.towers.count)
         if self._job.window and data.phase is Phase.TRAIN:
             remote = [RemoteReader(peer) for peer in readers]
             self._window_size = WindowSize(self._job)
@@ -118,6 +122,32 @@ class SequencerActor:
                 self._given_back.add(tower)
             self._news.notify_all()
             return window
+
+    def meet(self, tower: int, *, number: int, value: int) -> int | Absent:
+        """A tower comes to a meeting, and waits a moment for the others."""
+        deadline = time.monotonic() + _LONGEST_WAIT_S
+        with self._news:
+            met = self._meetings.meet(tower, number=number, value=value)
+            self._news.notify_all()
+            while met is Absent.YET and (left := deadline - time.monotonic()) > 0:
+                self._news.wait(timeout=left)
+                met = self._meetings.meet(tower, number=number, value=value)
+            return met
+
+    def leave(self, tower: int) -> None:
+        """A tower comes to no further meeting."""
+        with self._news:
+            self._meetings.leave(tower)
+            self._news.notify_all()
+
+    def stop(self) -> None:
+        """End the phase: the towers were cut and train no further."""
+        with self._news:
+            self._opened().stop()
+            self._given_back = set(range(self._job.towers.count))
+            self._windows = [deque() for _ in self._windows]
+            self._phase += 1
+            self._news.notify_all()
 
     def news(self) -> SequencerNews:
         with self._news:

@@ -6,17 +6,21 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import ray
 
 from actors.context import RunContext
-from hetero.checkpoint.manifest import Part
-from hetero.checkpoint.rows import read_rows, write_rows
+from hetero.checkpoint.rows import RowsWritten, read_rows, write_rows
+from hetero.checkpoint.server_rows import ServerSnapshots
+from hetero.checkpoint.snapshot import Snapshot
+from hetero.checkpoint.warm_start import warm_rows
 from hetero.exchange.messages import (
     DensePart,
     DensePullReply,
     DensePushRequest,
     DifferencesReply,
     DifferencesRequest,
+    LeasedValues,
     LeaseReply,
     LeaseRequest,
     PullReply,
@@ -27,8 +31,10 @@ from hetero.exchange.messages import (
 )
 from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.keys.routing import initial_owners
 from hetero.loops.run import RoleReport
 from hetero.observe.spans import Span, SpanClock
+from hetero.records import I32
 
 
 class ServerActor:
@@ -39,6 +45,7 @@ class ServerActor:
         self._job = context.job
         self._index = index
         self._server = RowServer(context.job)
+        self._snapshots = ServerSnapshots(self._server.stores, context.job, server=index)
         self._clock = SpanClock()
 
     @ray.method(concurrency_group="control")
@@ -62,12 +69,43 @@ class ServerActor:
         with self._clock.span(Span.ROWS_PUSH):
             self._server.give_back(request)
 
+    def note_leased(self, values: LeasedValues) -> None:
+        with self._clock.span(Span.ROWS_PUSH):
+            self._server.note_leased(values)
+
+    def cut(self, name: str, base: str | None) -> None:
+        """Settle what a snapshot holds."""
+        self._snapshots.cut(name, owners=self._owners(), base=base)
+
+    @ray.method(concurrency_group="snapshot")
+    def write_cut(self, folder: str) -> RowsWritten:
+        """Write what was settled, while the lane goes on."""
+        return self._snapshots.write(folder=folder)
+
+    def drop_cut(self) -> None:
+        """The snapshot is given up before it was written."""
+        self._snapshots.drop()
+
+    def restore(self, path: str, steps: int) -> int:
+        """Hold the rows of a snapshot taken after `steps` steps; their number."""
+        rows = self._snapshots.load(Snapshot.open(path), owners=self._owners())
+        self._server.begin_at(steps)
+        return rows
+
+    def warm_start(self, path: str) -> int:
+        """Begin with the rows of a snapshot that the job wants; their number."""
+        snapshot = Snapshot.open(path)
+        return warm_rows(self._server.stores, self._job, snapshot, server=self._index, owners=self._owners())
+
     def open_dense(self, part: DensePart) -> None:
         self._server.open_dense(part)
 
     def pull_dense(self) -> DensePullReply:
         with self._clock.span(Span.ROWS_PULL):
             return self._server.pull_dense()
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        return self._server.dense_state()
 
     def push_dense(self, request: DensePushRequest) -> None:
         with self._clock.span(Span.ROWS_PUSH):
@@ -80,19 +118,14 @@ class ServerActor:
     def state(self) -> ServerState:
         return self._server.state()
 
-    def save(self, folder: Path) -> tuple[Part, ...]:
+    def save(self, folder: str) -> RowsWritten:
         with self._clock.span(Span.SNAPSHOT_WRITE):
-            return write_rows(self._server.stores, self._job, folder=folder, server=self._index)
+            return write_rows(self._server.stores, self._job, folder=folder, server=self._index, owners=self._owners())
 
     def load(self, folder: Path) -> int:
         self._server.forget_towers()
-        return read_rows(
-            self._server.stores,
-            self._job,
-            folder=folder,
-            server=self._index,
-            servers=self._job.servers.count,
-        )
+        snapshot = Snapshot.open(folder)
+        return read_rows(self._server.stores, self._job, snapshot, server=self._index, owners=self._owners())
 
     def close(self) -> None:
         """Delete what the server has on disk; no call comes after it."""
@@ -105,3 +138,6 @@ class ServerActor:
             peak_rss_bytes=peak_rss_bytes(),
             cpu_s=time.process_time(),
         )
+
+    def _owners(self) -> I32:
+        return initial_owners(self._job.buckets, self._job.servers.count)

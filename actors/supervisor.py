@@ -7,38 +7,35 @@ fails ends the phase with an error that names the role; a dead actor explains th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import ray
 
-from actors.calls import Answer, as_hetero_error
+from actors.calls import Answer
 from actors.context import RunContext
+from actors.failures import failure_of, root_of
 from actors.group import ActorGroup
-from actors.naming import Member, Role
+from actors.naming import Role
 from actors.sequencer import SequencerNews
+from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
-from hetero.checkpoint.manifest import write_manifest
-from hetero.errors import DeadlineError, PeerLostError
+from hetero.checkpoint.manifest import merge_held
+from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
+from hetero.checkpoint.warm_start import open_warm_start
 from hetero.hardware.precision import PrecisionChoice, choose_precision
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
-from hetero.loops.results import Scores
-from hetero.loops.run import DataPass, RunProgress, RunReport, StoreReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.results import ScoredPart, Scores
+from hetero.loops.run import DataPass, RunProgress, RunReport, Sink, StoreReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.snapshots import NOWHERE, SnapshotPlace
+from hetero.loops.tower_state import ResumePoint
 from hetero.records import JobSpec
 
 _LOOK_EVERY_S = 0.25
 _LOOK_AT_STORE_EVERY_S = 2.0
-_SETTLE_S = 3.0
 _FILE_DEADLINE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    member: Member
-    error: Exception
 
 
 class RayRun:
@@ -47,6 +44,7 @@ class RayRun:
     def __init__(self, context: RunContext) -> None:
         self.job: JobSpec = context.job
         self._store_peak_bytes = 0
+        self._steps = 0
         self._spilled_bytes: int | None = 0
         self._group = ActorGroup(context)
         try:
@@ -56,23 +54,64 @@ class RayRun:
             self.close()
             raise
 
-    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+    def restore(self, snapshot: Snapshot) -> None:
+        steps = ResumePoint.of(snapshot).cursor.step
+        group = self._group
+        group.call_all(group.of(Role.SERVER), "restore", snapshot.path, steps, deadline_s=_FILE_DEADLINE_S)
+        group.call_all(group.of(Role.TOWER), "restore", snapshot.path, deadline_s=_FILE_DEADLINE_S)
+
+    def warm_start(self) -> int:
+        spec, group = self.job.warm_start, self._group
+        assert spec is not None
+        path = open_warm_start(self.job).path
+        if spec.dense:
+            group.call_all(group.of(Role.TOWER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
+        rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
+        return sum(rows)
+
+    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         before, spilled_before = self._cpu_s(), store_spilled_bytes()
-        logs = self._run_phase(data, "train", watch)
+        keeper = SnapshotKeeper(self._group, place=snapshots)
+
+        def look(progress: RunProgress) -> None:
+            keeper.look(progress.step)
+            watch(progress)
+
+        try:
+            digest = data.digest if snapshots.folder is not None else None
+            logs = self._run_phase(data, "train", look, digest)
+            keeper.finish()
+        finally:
+            keeper.close()
         self._note_spilled(spilled_before, store_spilled_bytes())
         cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
-        return TrainOutcome.of(logs, cpu_s=cpu_s)
+        self._steps = max(len(log.losses) for log in logs)
+        return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
 
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        taken: list[ScoredPart] = []
+
+        def hand_on(progress: RunProgress) -> None:
+            """What was taken before this look goes on: the look has told of all malformed rows of its splits."""
+            watch(progress)
+            sink(taken)
+            taken[:] = [part for parts in self._group.call_all(towers, "take_scored") for part in parts]
+
+        towers = self._group.of(Role.TOWER)
+        self._run_phase(data, "predict", hand_on)
+        hand_on(self._look(data.phase))
+
     def save(self, folder: Path) -> None:
-        parts = self._group.call_all(
-            self._group.of(Role.SERVER), "save", folder.absolute(), deadline_s=_FILE_DEADLINE_S
-        )
-        tower = self._group.of(Role.TOWER)[0]
-        dense = self._group.call(tower, "save", folder.absolute(), deadline_s=_FILE_DEADLINE_S).result()
-        write_manifest(self.job, folder=folder, parts=[part for own in parts for part in own], dense_sha256=dense)
+        with SnapshotDraft.begin(folder.parent, name=folder.name, step=self._steps) as draft:
+            servers = self._group.of(Role.SERVER)
+            rows = self._group.call_all(servers, "save", draft.path, deadline_s=_FILE_DEADLINE_S)
+            tower = self._group.of(Role.TOWER)[0]
+            dense = self._group.call(tower, "save", draft.path, deadline_s=_FILE_DEADLINE_S).result()
+            files = [dense, *(entry for own in rows for entry in own.files)]
+            draft.commit(self.job, files=files, held=merge_held([own.held for own in rows]))
 
     def load(self, folder: Path) -> None:
         members = [*self._group.of(Role.SERVER), *self._group.of(Role.TOWER)]
@@ -119,15 +158,15 @@ class RayRun:
         rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
         group.call_all(towers, "join", peers, rendezvous, self.precision.taken, deadline_s=2 * self.job.deadline_s)
 
-    def _run_phase(self, data: DataPass, method: str, watch: Watch) -> list[Any]:
-        """Run a phase to its end; the towers' results in tower order."""
+    def _run_phase(self, data: DataPass, method: str, watch: Watch, *arguments: object) -> list[Any]:
+        """Run a phase to its end, a call of `method` on every tower; their results in tower order."""
         group = self._group
         sequencer = group.of(Role.SEQUENCER)[0]
         readers, towers = group.of(Role.READER), group.of(Role.TOWER)
         group.call_all(readers, "open", data)
         group.call(sequencer, "open", data, [group.peer(reader) for reader in readers]).result()
         work = [group.call(reader, "read", group.peer(sequencer)) for reader in readers]
-        results = [group.call(tower, method) for tower in towers]
+        results = [group.call(tower, method, *arguments) for tower in towers]
         self._watch_over([*work, *results], data=data, watch=watch)
         watch(self._look(data.phase))
         return [answer.result() for answer in results]
@@ -138,32 +177,14 @@ class RayRun:
         pace = Pace(_LOOK_AT_STORE_EVERY_S)
         while under_way:
             done, _ = ray.wait(list(under_way), num_returns=len(under_way), timeout=_LOOK_EVERY_S)
-            failures = [failure for ref in done if (failure := _failure(under_way.pop(ref)))]
+            failures = [failure for ref in done if (failure := failure_of(under_way.pop(ref)))]
             if failures:
-                raise self._explain(failures)
+                raise root_of(failures, self._group.members)
             self._group.check_alive()
             if pace.due():
                 self._store_peak_bytes = max(self._store_peak_bytes, store_used_bytes())
             if under_way:
                 watch(self._look(data.phase))
-
-    def _explain(self, failures: Sequence[_Failure]) -> Exception:
-        """The root of several failures. A tower whose peer died may fail before that death is known here, so where
-        someone was lost every actor is asked once more, and one that is dead or silent comes first."""
-        for failure in failures:
-            if not isinstance(failure.error, PeerLostError):
-                return failure.error
-        pings = {self._group.call(member, "ping").ref: member for member in self._group.members}
-        done, silent = ray.wait(list(pings), num_returns=len(pings), timeout=_SETTLE_S)
-        for ref in done:
-            try:
-                ray.get(ref)
-            except Exception as error:
-                return as_hetero_error(error, member=pings[ref], what="ping", deadline_s=_SETTLE_S)
-        if silent:
-            names = ", ".join(str(pings[ref]) for ref in silent)
-            return DeadlineError(f"{names}: no answer for {_SETTLE_S:g} s; meanwhile: {failures[0].error}")
-        return failures[0].error
 
     def _look(self, phase: Phase) -> RunProgress:
         group = self._group
@@ -188,12 +209,3 @@ class RayRun:
 def _joint_loss(losses: Sequence[float], *, joint: bool) -> float:
     """Every tower tells the loss of the joint batch, or its share of it."""
     return losses[0] if joint else sum(losses)
-
-
-def _failure(answer: Answer) -> _Failure | None:
-    try:
-        ray.get(answer.ref)
-    except Exception as error:
-        told = as_hetero_error(error, member=answer.member, what=answer.what, deadline_s=answer.deadline_s)
-        return _Failure(answer.member, told)
-    return None

@@ -14,7 +14,9 @@ import torch
 
 from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer
 from actors.context import RunContext
-from hetero.checkpoint.dense import read_dense, write_dense
+from hetero.checkpoint.manifest import FileEntry
+from hetero.checkpoint.snapshot import Snapshot
+from hetero.checkpoint.tensors import read_module, write_module
 from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.leases import LeasedRows
@@ -23,19 +25,24 @@ from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.batches import PrefetchStream
+from hetero.loops.cuts import CutRule, Taken, TowerCuts
+from hetero.loops.handover import Handover
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
-from hetero.loops.protocols import BatchStream, SequencerForTower
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
-from hetero.loops.tower import Tower, score, train
+from hetero.loops.separate_cuts import SeparateCuts
+from hetero.loops.tower import Cuts, Tower, predict, score, train
+from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
-from hetero.records import Precision
+from hetero.records import Precision, SnapshotSpec
 from hetero.towers.build import make_tower
 
 _NEWS_EVERY_S = 0.2
+_MEETINGS_DEADLINES = 10  # a tower that lags may have many steps to go until the others' cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,16 @@ class TowerNews:
     rows: int
     loss: float | None
     waits: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutNews:
+    """A cut that waits for the driver to have it written. name: of the snapshot."""
+
+    name: str
+    base: str | None
+    cut: Cut
+    pause_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +96,10 @@ class TowerActor:
         self._clock = SpanClock()
         self._state: _Joined | None = None
         self._latest = TowerNews(step=0, rows=0, loss=None, waits={})
+        self._rule = CutRule(SnapshotSpec())
+        self._taken: Taken | None = None
+        self._digest = ""
+        self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
 
     @ray.method(concurrency_group="control")
@@ -120,10 +141,24 @@ class TowerActor:
         tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
         self._state = _Joined(tower=tower, peers=peers, client=client, group=group)
 
-    def train(self) -> StepLog:
-        """Train until the sequencer has no more batches: rows leased by windows, or as the mode has it."""
+    def train(self, digest: str | None) -> StepLog:
+        """Train until the sequencer has no more batches, or until a cut that stops the run.
+
+        digest: of the data, for snapshots at the job's times; None takes none but those asked for.
+        """
         state = self._joined()
         sequencer = RemoteSequencer(state.peers.sequencer)
+        separate = self._job.towers.count > 1 and not self._job.mode.joint  # then the driver asks at the job's times
+        timed = digest is not None and self._index == 0 and not separate
+        self._rule = CutRule(self._job.snapshots if timed else SnapshotSpec())
+        self._digest = digest or ""
+        log = self._train_on(state, sequencer)
+        if log.stopped:
+            sequencer.stop()
+        return log
+
+    def _train_on(self, state: _Joined, sequencer: RemoteSequencer) -> StepLog:
+        """Rows leased by windows, or as the mode has it."""
         if not self._job.window:
             stream = self._stream(state, sequencer)
             dense = state.tower.dense
@@ -152,19 +187,68 @@ class TowerActor:
         finally:
             stream.close()
 
-    def save(self, folder: Path) -> str:
+    def predict(self) -> None:
+        """Score until the sequencer has no more batches; the driver fetches what is there by `take_scored`."""
+        state = self._joined()
+        stream = self._stream(state, RemoteSequencer(state.peers.sequencer))
+        try:
+            predict(state.tower, stream, sink=self._scored.put)
+        finally:
+            stream.close()
+
+    @ray.method(concurrency_group="control")
+    def take_scored(self) -> list[ScoredPart]:
+        return self._scored.take()
+
+    def save(self, folder: str) -> FileEntry:
         tower = self._joined().tower
         tower.dense.refresh()
-        return write_dense(tower.module, folder=folder)
+        return write_module(tower.module, folder=folder)
 
     def load(self, folder: Path) -> None:
         tower = self._joined().tower
-        read_dense(tower.module, folder=folder)
+        read_module(tower.module, Snapshot.open(folder))
         tower.dense.reopen()
+
+    def restore(self, path: str) -> None:
+        """Take up a snapshot's state."""
+        restore_tower(self._joined().tower, Snapshot.open(path), first=self._index == 0)
+
+    def warm_start(self, path: str) -> None:
+        """Begin with a snapshot's parameters."""
+        warm_tower(self._joined().tower, Snapshot.open(path))
 
     @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
         return self._latest
+
+    @ray.method(concurrency_group="control")
+    def ask_cut(self, cut: Cut) -> None:
+        """Cut after the step under way, with all towers."""
+        self._rule.ask(cut)
+
+    @ray.method(concurrency_group="control")
+    def cut_news(self) -> CutNews | None:
+        """The cut that waits to be written; asked of tower 0."""
+        taken = self._taken
+        if taken is None:
+            return None
+        return CutNews(name=taken.name, base=taken.base, cut=taken.cut, pause_s=taken.pause_s)
+
+    @ray.method(concurrency_group="snapshot")
+    def write_cut(self, folder: str) -> tuple[FileEntry, ...]:
+        """Write this tower's state as of the cut, while training goes on."""
+        if self._taken is None:
+            raise ProtocolError(f"tower {self._index}: asked to write a snapshot without a cut")
+        if self._index:
+            return self._taken.state.write_share(folder=folder, tower=self._index)
+        return self._taken.state.write(folder=folder, digest=self._digest)
+
+    @ray.method(concurrency_group="control")
+    def cut_written(self, base: str | None) -> None:
+        """The snapshot is whole, or given up: another may begin, with the changes since `base`."""
+        self._taken = None
+        self._rule.written(base=base)
 
     def role_report(self) -> RoleReport:
         return RoleReport(
@@ -177,13 +261,24 @@ class TowerActor:
 
     def _train(self, state: _Joined, stream: BatchStream, source: RowSource) -> StepLog:
         pace = Pace(_NEWS_EVERY_S)
+        servers = [RemoteServer(peer) for peer in state.peers.servers]
+        cuts: Cuts = TowerCuts(rule=self._rule, group=state.group, servers=servers, taken=self._note_taken)
+        if self._job.towers.count > 1 and not self._job.mode.joint:
+            cuts = SeparateCuts(
+                rule=self._rule,
+                tower=self._index,
+                place=RemoteSequencer(state.peers.sequencer),
+                servers=servers,
+                taken=self._note_taken,
+                wait_s=_MEETINGS_DEADLINES * self._job.deadline_s,
+            )
 
         def after_step(tower: Tower) -> None:
             if pace.due():
                 self._note_news(tower)
 
         try:
-            log = train(state.tower, stream, source, after_step=after_step)
+            log = train(state.tower, stream, source, after_step=after_step, cuts=cuts)
         finally:
             stream.close()
         self._note_news(state.tower)
@@ -202,6 +297,9 @@ class TowerActor:
         log = tower.log
         loss = log.losses[-1] if log.losses else None
         self._latest = TowerNews(step=len(log.losses), rows=log.rows, loss=loss, waits=self._clock.totals().waits)
+
+    def _note_taken(self, taken: Taken) -> None:
+        self._taken = taken
 
     def _joined(self) -> _Joined:
         if self._state is None:

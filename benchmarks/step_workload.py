@@ -25,6 +25,7 @@ from hetero.parallel.group import SoleTower
 from hetero.records import (
     F32,
     I32,
+    START,
     U16,
     U64,
     Bags,
@@ -122,9 +123,9 @@ class Workload:
     def step(self) -> float:
         """One step of the tower, its rows' gather and update included; the loss."""
         number = self._step % BATCHES
-        spec = BatchSpec(step=self._step, tower=0, pieces=(), weight_sum=float(self._rows))
+        spec = BatchSpec(step=self._step, tower=0, pieces=(), weight_sum=float(self._rows), after=START)
         self._step += 1
-        return self.tower.train_step(spec, self.batches[number], _Leased(self.leased, self.slots[number]))
+        return self.tower.train_step(spec, self.batches[number], _Leased(self.leased, self.slots[number])).loss
 
     def _batch(self, random: np.random.Generator, tables: U16, keys: U64) -> Batch:
         unique, local = self._dedup(tables, keys)

@@ -27,6 +27,10 @@ class TowerError(UserError):
     """A tower cannot be built, or returns something that is not one logit per row."""
 
 
+class PlanError(UserError):
+    """No plan does what was asked: the message lists demand against capacity, and what would help."""
+
+
 class KeyRangeError(UserError):
     """A key would be narrowed, or is no 64-bit integer."""
 
@@ -37,6 +41,21 @@ class NumericsError(HeteroError):
 
 class CapacityError(HeteroError):
     """Something does not fit: memory, a table's capacity, an index; the message holds demand and limit."""
+
+
+class StoppedError(HeteroError):
+    """The run was asked to stop from outside, and did; the message says how to go on. exit_code: of the process."""
+
+    def __init__(self, message: str, *, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (_stopped, (str(self), self.exit_code))
+
+
+class SnapshotError(HeteroError):
+    """A snapshot could not be written: full disk, read-only folder; the message names the file and what to do."""
 
 
 class PeerLostError(HeteroError):
@@ -53,3 +72,7 @@ class LeaseError(HeteroError):
 
 class ProtocolError(HeteroError):
     """Two roles disagree about step, sequence number or routing version: a bug, or a message from an old run."""
+
+
+def _stopped(message: str, exit_code: int) -> StoppedError:
+    return StoppedError(message, exit_code=exit_code)

@@ -32,11 +32,19 @@ class Placement:
 
 
 def tower_class_of(name: str) -> type[nn.Module] | None:
-    """The class behind `__main__:Name`, which only the driver can look up; None for every other name."""
+    """The class behind `__main__:Name`, which only the driver can look up; None for every other name.
+
+    Raises TowerError when this process is not the script that defines it.
+    """
     module, _, attribute = name.partition(":")
     if module != "__main__":
         return None
-    found: type[nn.Module] = getattr(sys.modules["__main__"], attribute)
+    found: type[nn.Module] | None = getattr(sys.modules["__main__"], attribute, None)
+    if found is None:
+        raise TowerError(
+            f"tower: `{name}` was defined in the script that trained, which this process is not; call this from that "
+            "script, or put the tower into a module of its own and name it `module:Class` in the job"
+        )
     return found
 
 

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from hetero import __version__
-from hetero.errors import HeteroError, UserError
+from hetero.errors import HeteroError, StoppedError, UserError
+from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
     INTERRUPTED,
@@ -36,8 +37,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -73,6 +72,12 @@ def train(
     readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
     towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest snapshot in the run's folder, if there is one.")
+    ] = False,
+    snapshot: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Deep jobs: a snapshot to go on from, of any mesh.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a job, score its test data, and write the run's folder.
@@ -86,18 +91,81 @@ def train(
     [cyan]hetero train examples/movielens.yaml --set train.epochs=1 --set tables\\[1].dim=32[/]
 
     [cyan]hetero train examples/movielens.yaml --servers 4 --run runs/four --json[/]
+
+    [cyan]hetero train examples/shakespeare.yaml --set mesh.tp=2 --set mesh.dp=2[/]
     """
+    from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
     from pipelines.progress import progress_for
     from pipelines.report import report
 
     output = Output(as_json=as_json)
-    if in_process and address is not None:
-        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
+    _refuse_two_places(in_process=in_process, address=address)
+    if is_deep(job):
+        if readers or servers or towers:
+            raise UserError(
+                "--readers, --servers and --towers are of wide jobs; a deep one has --set mesh.dp=N and others"
+            )
+        _train_deep(job, overrides or (), run, in_process, address, snapshot, output)
+        return
+    if snapshot is not None:
+        raise UserError("--from: this job has no transformer, and only deep jobs go on from a snapshot")
     loaded = with_counts(load_job(job, overrides=overrides or ()), readers=readers, servers=servers, towers=towers)
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
-        summary = loaded.fit(run_folder=folder, address=address, in_process=in_process, progress=progress)
+        summary = loaded.fit(
+            run_folder=folder, address=address, in_process=in_process, resume=resume, progress=progress
+        )
+    output.result(summary.to_dict(), shown=report(summary))
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/demo.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="All roles in this process, without Ray; for debugging.")
+    ] = False,
+    readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
+    towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or failed, from its newest whole snapshot to the end of its job.
+
+    In mode sync with one tower the result is that of a run which was never stopped, to the bit, whatever the numbers
+    of readers and servers before and after.
+
+    [bold]Examples[/]
+
+    [cyan]hetero resume runs/demo[/]
+
+    [cyan]hetero resume runs/demo --servers 4 --set train.epochs=6[/]
+    """
+    from pipelines.progress import progress_for
+    from pipelines.report import report
+    from pipelines.resume import resume_run
+
+    output = Output(as_json=as_json)
+    _refuse_two_places(in_process=in_process, address=address)
+    with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
+        summary = resume_run(
+            run,
+            overrides=overrides or (),
+            readers=readers,
+            servers=servers,
+            towers=towers,
+            address=address,
+            in_process=in_process,
+            progress=progress,
+        )
     output.result(summary.to_dict(), shown=report(summary))
 
 
@@ -125,6 +193,39 @@ def evaluate(
     with output.console.status("scoring"):
         scores = evaluate_run(run, data=data or None)
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
+
+
+add_model_commands(app)
+
+
+@app.command()
+def sample(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a deep run, such as runs/shakespeare.")],
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="To continue; gaps `_` are to be filled.")
+    ] = "",
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="How many to add.")] = 300,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0.0, help="Below 1 surer, 0 always the likeliest.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same text.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Text by a deep model: a causal one continues the prompt, a masked one fills its gaps.
+
+    [bold]Examples[/]
+
+    [cyan]hetero sample runs/shakespeare --prompt "ROMEO:" --tokens 200[/]
+
+    [cyan]hetero sample runs/words --prompt "To be, or ___ to be"[/]
+    """
+    from rich.text import Text
+
+    from pipelines.sample import sample_run
+
+    output = Output(as_json=as_json)
+    text = sample_run(run, prompt=prompt, tokens=tokens, temperature=temperature, seed=seed)
+    output.result({"text": text}, shown=Text(text))
 
 
 @data_app.callback()
@@ -211,6 +312,54 @@ def data_criteo_like(
     output.result(made.to_dict(), shown=made.describe())
 
 
+@data_app.command("text")
+def data_text(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 text; .gz, .bz2, .zst and .lz4 too.")],
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put the tokens.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option("--tokenizer", metavar="KIND", help="byte, char, gpt2 (from its files) or bpe (trained here)."),
+    ] = "byte",
+    vocabulary: Annotated[
+        int | None,
+        typer.Option("--vocabulary", metavar="N", help="bpe: ids in all. char: most characters kept; default, all."),
+    ] = None,
+    tokenizer_files: Annotated[
+        Path | None,
+        typer.Option("--tokenizer-files", metavar="DIR", help="gpt2: folder of encoder.json and vocab.bpe."),
+    ] = None,
+    validation: Annotated[
+        float, typer.Option("--validation", metavar="SHARE", help="Last share of the text, kept for validation.")
+    ] = 0.1,
+    as_json: AsJson = False,
+) -> None:
+    """Pack text files into tokens for a deep model: DIR/train and DIR/validation, memory-mapped Arrow.
+
+    [bold]Examples[/]
+
+    [cyan]hetero data text input.txt --tokenizer char --folder data/shakespeare[/]
+
+    [cyan]hetero data text *.txt.gz --tokenizer bpe --vocabulary 8192 --folder data/speeches[/]
+    """
+    from pipelines.text import pack_text
+    from pipelines.text_codec import TokenizerKind
+
+    kinds = [kind.value for kind in TokenizerKind]
+    if tokenizer not in kinds:
+        raise UserError(f"--tokenizer {tokenizer}: there is no such kind (one of {', '.join(kinds)})")
+    output = Output(as_json=as_json)
+    with output.console.status(f"packing {len(files)} files into {folder}"):
+        packed = pack_text(
+            files,
+            folder=folder,
+            tokenizer=TokenizerKind(tokenizer),
+            vocabulary=vocabulary,
+            tokenizer_files=tokenizer_files,
+            validation=validation,
+        )
+    output.result(packed.to_dict(), shown=packed.describe())
+
+
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Look at this machine and this installation, and say what is missing and what to do about it.
@@ -265,11 +414,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _usage_error(error, as_json=as_json)
     except UserError as error:
         return show_error(error, code=USERS_MISTAKE, as_json=as_json)
+    except StoppedError as error:
+        return show_error(error, code=error.exit_code, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return show_error(HeteroError("stopped from the keyboard"), code=INTERRUPTED, as_json=as_json)
     except Exception as error:
         keep_traceback(error, None)
         return show_error(error, code=FAILED, as_json=as_json)
+
+
+def _train_deep(
+    job: Path,
+    overrides: Sequence[str],
+    run: Path | None,
+    in_process: bool,
+    address: str | None,
+    snapshot: Path | None,
+    output: Output,
+) -> None:
+    from pipelines.build import Placement
+    from pipelines.deep_schema import load_deep_job
+    from pipelines.deep_summary import deep_report
+    from pipelines.progress import progress_for
+    from pipelines.train_deep import fit_deep
+
+    loaded = load_deep_job(job, overrides=overrides)
+    folder = run or Path(loaded.run.folder)
+    with traceback_kept_in(folder), progress_for(output.console, silent=output.as_json) as progress:
+        summary = fit_deep(
+            loaded,
+            run_folder=folder,
+            progress=progress,
+            placement=Placement(in_process=in_process, address=address),
+            snapshot=snapshot,
+        )
+    output.result(summary.to_dict(), shown=deep_report(summary))
 
 
 def _usage_error(error: Exception, *, as_json: bool) -> int:
@@ -281,6 +460,11 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     command = context.command_path if context is not None else "hetero"
     words = getattr(error, "format_message", error.__str__)()
     return show_error(UserError(f"{words.rstrip('.')} (see {command} --help)"), code=USERS_MISTAKE, as_json=as_json)
+
+
+def _refuse_two_places(*, in_process: bool, address: str | None) -> None:
+    if in_process and address is not None:
+        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
 
 
 def _fetch(fetch: Callable[[Path], object], folder: Path, *, as_json: bool) -> None:

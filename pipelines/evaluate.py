@@ -17,9 +17,8 @@ from hetero.observe.run_folder import RunFolder
 from hetero.observe.summary import Scores
 from pipelines.build import Placement, opened_run, tower_class_of
 from pipelines.job import load_job, resolve
+from pipelines.models import MODEL
 from pipelines.resolve import data_spec
-
-MODEL = "model"
 
 
 def evaluate_run(

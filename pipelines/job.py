@@ -33,11 +33,13 @@ from pipelines.schema import (
     Roles,
     Run,
     Section,
+    Snapshots,
     Sparse,
     Storage,
     Table,
     Tower,
     Train,
+    WarmStart,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class Job(Section):
     roles: Roles = Roles()
     storage: Storage = Storage()
     run: Run = Run()
+    snapshots: Snapshots = Snapshots()
+    warm_start: WarmStart | None = None
     baseline: Literal["logistic_regression"] | None = None
 
     def __init__(self, **sections: Any) -> None:
@@ -94,14 +98,17 @@ class Job(Section):
         run_folder: Path | str | None = None,
         address: str | None = None,
         in_process: bool = False,
+        resume: bool = False,
         progress: Progress | None = None,
     ) -> Summary:
         """Train, evaluate on the test data, and write the run's folder.
 
         run_folder: default, run.folder of the job. address: of a running Ray cluster; default, one in this process.
-        in_process: every role in this process, without Ray. progress: gets what `pipelines.progress` describes.
+        in_process: every role in this process, without Ray. resume: go on from the newest whole snapshot in the run's
+        folder, if there is one. progress: gets what `pipelines.progress` describes.
         """
         from pipelines.progress import Silent
+        from pipelines.resume import Resume
         from pipelines.train import fit
 
         return fit(
@@ -109,6 +116,7 @@ class Job(Section):
             run_folder=Path(run_folder or self.run.folder),
             address=address,
             in_process=in_process,
+            resume=Resume.IF_THERE if resume else Resume.NO,
             progress=progress or Silent(),
         )
 
@@ -174,5 +182,6 @@ def baseline_job(job: Job) -> Job:
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
     raw["storage"] = {}
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
-    raw.update(name=f"{job.name}.baseline", baseline=None, run={**raw["run"], "folder": f"{job.run.folder}/baseline"})
+    raw.update(name=f"{job.name}.baseline", baseline=None, warm_start=None)
+    raw["run"]["folder"] = f"{job.run.folder}/baseline"
     return Job(**raw)

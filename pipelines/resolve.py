@@ -27,10 +27,12 @@ from hetero.records import (
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
+    SnapshotSpec,
     SparseFeature,
     StorageSpec,
     TableSpec,
     TowerSpec,
+    WarmStartSpec,
 )
 from pipelines.checks import logical_tables
 from pipelines.problems import Problem, job_problems
@@ -80,6 +82,13 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         towers=_role(job.roles.towers),
         deadline_s=job.run.deadline_s,
         storage=_storage(job.storage),
+        warm_start=_warm_start(job, groups),
+        snapshots=SnapshotSpec(
+            every_steps=job.snapshots.every_steps,
+            every_s=job.snapshots.every_s,
+            keep=job.snapshots.keep,
+            deltas=job.snapshots.deltas,
+        ),
     )
 
 
@@ -102,7 +111,12 @@ def complete(job: Job, *, folder: Path = Path()) -> Job:
         name: tuple(os.path.abspath(path) if _is_relative(path) else path for path in getattr(job.data, name))
         for name in ("train", "test")
     }
-    return _with_statistics(job.model_copy(update={"data": job.data.model_copy(update=absolute)}))
+    changed: dict[str, object] = {"data": job.data.model_copy(update=absolute)}
+    if job.warm_start is not None and _is_relative(job.warm_start.source):
+        changed["warm_start"] = job.warm_start.model_copy(update={"source": os.path.abspath(job.warm_start.source)})
+    if job.snapshots.folder is not None and _is_relative(job.snapshots.folder):
+        changed["snapshots"] = job.snapshots.model_copy(update={"folder": os.path.abspath(job.snapshots.folder)})
+    return _with_statistics(job.model_copy(update=changed))
 
 
 def anchor(job: Job, *, folder: Path) -> Job:
@@ -204,6 +218,22 @@ def _sparse(feature: Sparse) -> SparseFeature:
         separator=feature.separator,
         boundaries=feature.buckets,
     )
+
+
+def _warm_start(job: Job, groups: tuple[GroupSpec, ...]) -> WarmStartSpec | None:
+    """The snapshot to begin with, and the tables wanted. Raises JobError for a table the job has not."""
+    section = job.warm_start
+    if section is None:
+        return None
+    names = [table.name for group in groups for table in group.tables]
+    tables: tuple[str, ...] | None = None
+    if section.tables != "all":
+        for number, wanted in enumerate(section.tables):
+            if not any(name == wanted or name.startswith(f"{wanted}/") for name in names):
+                told = f"`{wanted}` is no table of this job (it has {', '.join(names)})"
+                raise job_problems([Problem(("warm_start", "tables", number), told)])
+        tables = tuple(n for n in names if any(n == w or n.startswith(f"{w}/") for w in section.tables))
+    return WarmStartSpec(path=section.source, tables=tables, dense=section.dense)
 
 
 def _role(role: Role) -> RoleSpec:

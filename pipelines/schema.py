@@ -355,10 +355,36 @@ class Storage(Section):
 
 class Run(Section):
     """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
-    the run fails with the other's name."""
+    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
+    may take."""
 
     folder: str = ""
     deadline_s: Positive = 20.0
+    stop_deadline_s: Positive = 60.0
+
+
+class Snapshots(Section):
+    """When a run takes snapshots that it can be resumed from: after every `every_steps` steps, and when `every_s`
+    seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is
+    taken when the run is stopped from outside. deltas: after one with all rows, so many hold only those that changed
+    since the one before. folder: a path or URI that all machines reach, in which the run makes a
+    folder of its own; default, the run's folder."""
+
+    every_steps: Count | None = None
+    every_s: Positive | None = 600.0
+    keep: Count = 2
+    deltas: Annotated[int, Strict(), Field(ge=0, le=100)] = 0
+    folder: Text | None = None
+
+
+class WarmStart(Section):
+    """What a new run begins with instead of first values. from: folder of another run, whose model or else whose newest
+    whole snapshot is taken, or of a snapshot. tables: `all`, or names: `<table>/<feature>`, or `<table>` for all of its
+    features'; empty for none. dense: the tower's parameters too."""
+
+    source: Text = Field(alias="from")
+    tables: Literal["all"] | tuple[Text, ...] = "all"
+    dense: Flag = True
 
 
 def import_path(tower: object) -> str:

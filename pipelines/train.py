@@ -15,9 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero.checkpoint.warm_start import open_warm_start
+from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunReport, TrainOutcome
+from hetero.loops.snapshots import SnapshotPlace, clear_drafts
 from hetero.loops.warm import warm_kernels
 from hetero.metrics.report import MetricReport
 from hetero.metrics.speed import SpeedReport
@@ -31,6 +34,8 @@ from pipelines.build import Placement, check_tower, opened_run, tower_class_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
 from pipelines.progress import Progress
+from pipelines.resume import Resume, ResumeFrom, find_start
+from pipelines.stopping import StopSignals
 from pipelines.watching import Watcher
 
 _LOG = logging.getLogger(__name__)
@@ -55,10 +60,12 @@ def fit(
     progress: Progress,
     address: str | None = None,
     in_process: bool = False,
+    resume: Resume = Resume.NO,
 ) -> Summary:
     """Train, score the test data, write the run's folder; see `Job.fit`.
 
-    Raises UserError for what the user can mend, HeteroError for a run that failed.
+    Raises UserError for what the user can mend, StoppedError for a run that was stopped, HeteroError for one that
+    failed.
     """
     started_t = time.time()
     job = complete(job)
@@ -67,32 +74,46 @@ def fit(
     check_tower(spec, tower_class=tower_class_of(job.tower.name))
     train_data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
     test_data = None if spec.test is None else DataPass.open(spec.test, phase=Phase.TEST)
+    start = find_start(run_folder, resume=resume, job=spec, data=train_data)
+    if start is None and spec.warm_start is not None:
+        open_warm_start(spec)  # says at once what does not fit
     with (
-        RunFolder.create(run_folder) as folder,
+        RunFolder.create(run_folder) if start is None else RunFolder.reopen(run_folder) as folder,
         EventLog(folder.events, run=folder.name, role="driver") as events,
     ):
         setup_logging(role="driver", file=folder.log)
         write_whole(folder.resolved_job, dump_resolved(job))
         events.event("run.started", job=job.name, placement=str(placement))
         watcher = Watcher(spec, folder=folder, events=events, progress=progress)
+        if start is None and job.snapshots.folder is not None:
+            folder.keep_snapshots_in(job.snapshots.folder)
+        if start is not None:
+            train_data = replace(train_data, start=start.cursor)
+            watcher.resumed(start)
         try:
             result = _execute(
                 job,
                 spec,
                 folder=folder,
                 placement=placement,
+                start=start,
                 train=train_data,
                 test=test_data,
                 watcher=watcher,
                 progress=progress,
             )
             baseline = None if job.baseline is None else _baseline(job, test=test_data, progress=progress)
+        except StoppedError as error:
+            events.event("run.stopped", message=str(error))
+            raise
         except BaseException as error:
             events.event("run.failed", error=type(error).__name__, message=str(error))
             raise
         np.save(folder.losses, result.outcome.losses)
         np.save(folder.step_ends, result.outcome.step_ends_t)
-        summary = _summary(job, result, folder=folder, placement=placement, baseline=baseline, started_t=started_t)
+        summary = _summary(
+            job, result, folder=folder, placement=placement, start=start, baseline=baseline, started_t=started_t
+        )
         _write_spans(events, result.report)
         events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
         summary.write(folder.summary)
@@ -105,6 +126,7 @@ def _execute(
     *,
     folder: RunFolder,
     placement: Placement,
+    start: ResumeFrom | None,
     train: DataPass,
     test: DataPass | None,
     watcher: Watcher,
@@ -117,8 +139,19 @@ def _execute(
     progress.phase(f"starting {_roles(spec)}, {placement}")
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class_of(job.tower.name)) as run:
         _LOG.info("towers multiply matrices in %s", run.precision)
+        if start is not None:
+            progress.phase(f"taking up the snapshot of step {start.cursor.step}")
+            run.restore(start.snapshot)
+        elif spec.warm_start is not None:
+            progress.phase(f"warm start from {spec.warm_start.path}")
+            watcher.warm_started(run.warm_start(), path=spec.warm_start.path)
         watcher.begin(Phase.TRAIN, train.data)
-        outcome = run.train(train, watch=watcher.look)
+        clear_drafts(folder.snapshots)
+        with StopSignals(deadline_s=job.run.stop_deadline_s) as stop:
+            place = SnapshotPlace(folder=folder.snapshots, told=watcher.note_snapshot, stop=stop.asked)
+            outcome = run.train(train, watch=watcher.look, snapshots=place)
+        if outcome.stopped:
+            raise stop.error(_how_to_go_on(outcome, folder=folder))
         watcher.end(Phase.TRAIN)
         watcher.note_rejected(outcome)
         metrics, auc_bucketed = None, None
@@ -136,6 +169,15 @@ def _execute(
             report=run.report(),
             malformed=watcher.malformed,
         )
+
+
+def _how_to_go_on(outcome: TrainOutcome, *, folder: RunFolder) -> str:
+    """What a stopped run tells."""
+    latest = outcome.snapshots[-1] if outcome.snapshots else None
+    if latest is None or latest.error is not None:
+        why = f" ({latest.error})" if latest is not None else ""
+        return f"stopped after step {len(outcome.losses)}, and no snapshot could be written{why}"
+    return f"stopped after step {latest.step}, all of it in {latest.path}; go on with `hetero resume {folder.path}`"
 
 
 def _roles(spec: JobSpec) -> str:
@@ -161,12 +203,23 @@ def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baselin
 
 
 def _summary(
-    job: Job, result: _Result, *, folder: RunFolder, placement: Placement, baseline: Baseline | None, started_t: float
+    job: Job,
+    result: _Result,
+    *,
+    folder: RunFolder,
+    placement: Placement,
+    start: ResumeFrom | None,
+    baseline: Baseline | None,
+    started_t: float,
 ) -> Summary:
     outcome, metrics, report = result.outcome, result.metrics, result.report
     rejected = {"rows": outcome.rejected_rows, **{f"dense/{name}": n for name, n in outcome.rejected_dense.items()}}
+    before = 0 if start is None else start.cursor.rows  # waits are known since the run was resumed
     speed = SpeedReport.of(
-        samples=outcome.rows, seconds=outcome.training_s, towers=len(report.towers), waits=outcome.waits
+        samples=outcome.rows - before,
+        seconds=outcome.training_s - outcome.earlier_s,
+        towers=len(report.towers),
+        waits=outcome.waits,
     )
     return Summary(
         name=job.name,
@@ -196,6 +249,7 @@ def _summary(
         rows=report.rows,
         mode=job.train.mode,
         staleness=report.staleness.record(),
+        snapshots=_snapshots(outcome, start=start),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
         tiers=tiers_record(report.tiers, samples=outcome.rows),
@@ -225,6 +279,23 @@ def tiers_record(counts: Mapping[str, int], *, samples: int) -> dict[str, float]
     }
 
 
+def _snapshots(outcome: TrainOutcome, *, start: ResumeFrom | None) -> dict[str, object]:
+    """What the summary says of snapshots; nothing where none was taken and none gone on from."""
+    taken = [report for report in outcome.snapshots if report.error is None]
+    if not outcome.snapshots and start is None:
+        return {}
+    return {
+        "resumed_from": start.cursor.step if start is not None else None,
+        "written": len(taken),
+        "failed": len(outcome.snapshots) - len(taken),
+        "pause_s": sum(report.pause_s for report in outcome.snapshots),
+        "longest_pause_s": max((report.pause_s for report in outcome.snapshots), default=0.0),
+        "write_s": sum(report.write_s for report in taken),
+        "bytes": taken[-1].bytes if taken else 0,
+        "latest": taken[-1].path if taken else None,
+    }
+
+
 def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunReport) -> tuple[str, ...]:
     found = [warning.message for warning in metrics.warnings] if metrics else []
     if report.store and report.store.spilled_bytes:
@@ -232,6 +303,11 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
             f"error: the object store spilled {report.store.spilled_bytes:,} bytes to disk, which slows every role; "
             "give Ray more object store memory, or lower train.batch_size or train.window_bytes"
         )
+    found += [
+        f"the snapshot of step {report.step} could not be written: {report.error}"
+        for report in outcome.snapshots
+        if report.error is not None
+    ]
     if outcome.rejected_rows:
         names = ", ".join(f"{e.table} key {e.key} in step {e.step}" for e in outcome.rejected_examples[:3])
         found.append(f"{outcome.rejected_rows} row gradients were not finite and were not applied: {names}")

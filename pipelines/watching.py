@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from hetero.data.malformed import CheckPoint, MalformedLog
 from hetero.loops.protocols import Phase
 from hetero.loops.run import RunProgress, TrainOutcome
+from hetero.loops.snapshots import SnapshotReport
 from hetero.metrics.throughput import Throughput
 from hetero.observe.events import EventLog
 from hetero.observe.run_folder import RunFolder
 from hetero.records import DataSpec, JobSpec
 from pipelines.progress import Progress, ProgressRecord
+from pipelines.resume import ResumeFrom
+
+_LOG = logging.getLogger(__name__)
 
 
 class Watcher:
@@ -27,15 +32,35 @@ class Watcher:
         self._started_t = time.monotonic()
         self._last_step = 0
         self._last_rows = 0
+        self._resumed = False
 
     @property
     def malformed(self) -> int:
         """Rows left out so far, of all data."""
         return sum(log.malformed for log in self._logs)
 
+    def resumed(self, start: ResumeFrom) -> None:
+        """The run goes on from a snapshot."""
+        self._resumed = True
+        self._last_step, self._last_rows = start.cursor.step, start.cursor.rows
+        for finding in start.damaged:
+            self._events.event("snapshot.damaged", snapshot=finding.snapshot, message=finding.message)
+        self._events.event("run.resumed", step=start.cursor.step, rows=start.cursor.rows, path=start.snapshot.path)
+
+    def warm_started(self, rows: int, *, path: str) -> None:
+        """The run begins with rows of another."""
+        self._events.event("run.warm_started", rows=rows, path=path)
+        _LOG.info("warm start: %d rows of %s", rows, path)
+
     def begin(self, phase: Phase, data: DataSpec) -> None:
         """A phase starts."""
-        self._logs.append(MalformedLog(self._folder.malformed, max_fraction=data.max_malformed_fraction))
+        self._logs.append(
+            MalformedLog(
+                self._folder.malformed,
+                max_fraction=data.max_malformed_fraction,
+                resumed=self._resumed and phase is Phase.TRAIN,
+            )
+        )
         self._started_t = time.monotonic()
         self._rate = Throughput()
         self._events.event(f"{phase.value}.started")
@@ -69,6 +94,29 @@ class Watcher:
         """A phase is over: the last word on malformed rows."""
         self._logs[-1].check(CheckPoint.PASS_END)
         self._events.event(f"{phase.value}.finished", malformed=self._logs[-1].malformed)
+
+    def note_snapshot(self, report: SnapshotReport) -> None:
+        """A snapshot was taken, or given up."""
+        if report.error is not None:
+            self._events.event("snapshot.failed", step=report.step, path=report.path, error=report.error)
+            _LOG.warning("the snapshot of step %d could not be written: %s", report.step, report.error)
+            return
+        self._events.event(
+            "snapshot.written",
+            step=report.step,
+            path=report.path,
+            pause_s=report.pause_s,
+            write_s=report.write_s,
+            rows=report.rows,
+            bytes=report.bytes,
+        )
+        _LOG.info(
+            "snapshot of step %d: %d rows, %.1f s, training stood still for %.3f s",
+            report.step,
+            report.rows,
+            report.write_s,
+            report.pause_s,
+        )
 
     def note_rejected(self, outcome: TrainOutcome) -> None:
         """Name the gradients that were not finite."""

@@ -1,10 +1,12 @@
-"""The manifest of a model: which files belong together, and how to know that they are whole.
+"""The manifest of a snapshot: which files belong together, of which job, and how to know that they are whole.
 
-    model/manifest.json                    tables, groups, parts with row counts and checksums
-    model/rows/group-00.part-0000.parquet  `hetero.checkpoint.rows`
-    model/dense.safetensors                `hetero.checkpoint.dense`
+    step-0000000100/manifest.json                            written last; a folder without one is no snapshot
+    step-0000000100/rows/group-00.server-0000.part-0000.parquet    `hetero.checkpoint.rows`
+    step-0000000100/dense.safetensors, optimizer.safetensors       `hetero.checkpoint.tensors`
+    step-0000000100/state.json                               cursors, clock, random state: `hetero.checkpoint.state`
 
-It holds what evaluation needs, and nothing that would resume training mid-way. Any number of servers can load it.
+It lists every other file with size, SHA-256 and rows, and ends with the SHA-256 of itself; its text is the only one
+that its contents may have, so that no flipped byte goes unseen. A delta names the snapshots to be loaded before it.
 """
 
 from __future__ import annotations
@@ -13,95 +15,211 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from enum import Enum
 from typing import Any
 
 from hetero.errors import DataError
+from hetero.optim.definition import row_width
 from hetero.records import JobSpec
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
-DENSE = "dense.safetensors"
+Ranges = tuple[tuple[int, int], ...]
+
+
+class FileKind(Enum):
+    """What a file of a snapshot holds: rows; keys deleted since the base; tensors; one JSON object."""
+
+    ROWS = "rows"
+    TOMBSTONES = "tombstones"
+    TENSORS = "tensors"
+    STATE = "state"
+
+
+class SnapshotKind(Enum):
+    """BASE holds every row, DELTA those changed since the snapshots it is based on, and what was deleted since."""
+
+    BASE = "base"
+    DELTA = "delta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One Parquet file of rows. sha256 is of the file's bytes."""
+class FileEntry:
+    """One file. file: path inside the folder. sha256: of its bytes.
+
+    rows, group and buckets are of rows and tombstones: how many, of which of the job's groups, and the ranges
+    [start, stop) of buckets they may lie in.
+    """
 
     file: str
-    group: int
-    rows: int
+    kind: FileKind
+    bytes: int
     sha256: str
+    rows: int = 0
+    group: int | None = None
+    buckets: Ranges = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecord:
+    """One table. The bucket of a row follows from its key and its table's seed."""
+
+    index: int
+    name: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """What the rows of a group are. width: floats of a row, `dim` weights and the optimizer's state after them."""
+
+    dim: int
+    width: int
+    optimizer: str
+    tables: tuple[TableRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What a snapshot says of its job: as much as decides whether its rows mean the same elsewhere."""
+
+    name: str
+    seed: int
+    buckets: int
+    groups: tuple[GroupRecord, ...]
+
+    @staticmethod
+    def of(job: JobSpec) -> JobRecord:
+        """The record of a job."""
+        groups = tuple(
+            GroupRecord(
+                dim=group.dim,
+                width=row_width(group.optimizer, group.dim),
+                optimizer=group.optimizer.kind.value,
+                tables=tuple(
+                    TableRecord(index=table.index, name=table.name, seed=table.seed) for table in group.tables
+                ),
+            )
+            for group in job.groups
+        )
+        return JobRecord(name=job.name, seed=job.seed, buckets=job.buckets, groups=groups)
+
+    def difference(self, job: JobSpec) -> str | None:
+        """What keeps rows of this record from being rows of `job`, or None. Names and buckets may differ."""
+        other = JobRecord.of(job)
+        if len(self.groups) != len(other.groups):
+            return f"{len(self.groups)} groups of tables, the job has {len(other.groups)}"
+        for index, (mine, its) in enumerate(zip(self.groups, other.groups, strict=True)):
+            if mine != its:
+                return f"group {index} is {_told(mine)}, in the job {_told(its)}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRef:
+    """A snapshot beside this one that is to be loaded before it. digest: `Manifest.digest` of that very one."""
+
+    name: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a complete model consists of. dense_sha256: of the file of dense parameters."""
+    """A snapshot's contents.
 
-    parts: tuple[Part, ...]
-    dense_sha256: str
+    bases: what is to be loaded before, oldest first; none for BASE. held: rows of each group once all are loaded.
+    written_t: unix seconds.
+    """
+
+    step: int
+    kind: SnapshotKind
+    bases: tuple[BaseRef, ...]
+    job: JobRecord
+    held: tuple[int, ...]
+    files: tuple[FileEntry, ...]
+    written_t: float
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the manifest's text, and so of all the snapshot holds."""
+        return hashlib.sha256(encode(self)).hexdigest()
+
+    def of_kind(self, kind: FileKind) -> tuple[FileEntry, ...]:
+        """The files of one kind, in the manifest's order."""
+        return tuple(entry for entry in self.files if entry.kind is kind)
+
+    def entry(self, file: str) -> FileEntry:
+        """The entry of a file. Raises DataError when the snapshot has none of that name."""
+        for entry in self.files:
+            if entry.file == file:
+                return entry
+        raise DataError(f"{file}: the snapshot of step {self.step} has no such file")
 
 
-def write_manifest(job: JobSpec, *, folder: Path, parts: Sequence[Part], dense_sha256: str) -> None:
-    """Write the manifest, last, so that a folder with one is complete."""
-    record = {
-        "format": FORMAT,
-        "buckets": job.buckets,
-        "groups": _groups(job),
-        "parts": [asdict(part) for part in parts],
-        "dense": {"file": DENSE, "sha256": dense_sha256},
-    }
-    path = folder / MANIFEST
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+def encode(manifest: Manifest) -> bytes:
+    """The manifest's text."""
+    record = asdict(manifest)
+    record["kind"] = manifest.kind.value
+    for entry in record["files"]:
+        entry["kind"] = entry["kind"].value
+    record = {"format": FORMAT, **record}
+    return _text({**record, "sha256": _digest(record)})
 
 
-def read_manifest(folder: Path, *, job: JobSpec | None = None) -> Manifest:
-    """Read a model's manifest. Raises DataError when none can be read, or when its tables are not those of `job`."""
-    path = folder / MANIFEST
+def decode(data: bytes, *, path: str) -> Manifest:
+    """Read a manifest's text; `path` is for messages. Raises DataError when it is not whole or of another format."""
     try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no complete model is here ({error}); train the job to its end first") from error
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise DataError(f"{path}: is of format {found!r}, this version reads {FORMAT}")
+        record: Any = json.loads(data.decode("utf-8"))
+        found = record.get("format") if isinstance(record, dict) else None
+        if found != FORMAT:
+            raise DataError(f"{path}: is of format {found!r}, this version reads {FORMAT}")
+        told = record.pop("sha256", None)
+        sound = told == _digest(record) and _text({**record, "sha256": told}) == data
+    except ValueError as error:
+        raise DataError(f"{path}: was cut off or damaged ({error})") from error
+    if not sound:
+        raise DataError(f"{path}: was changed or damaged (it does not match its own checksum)")
     try:
-        groups = record["groups"]
-        manifest = Manifest(
-            parts=tuple(Part(**part) for part in record["parts"]), dense_sha256=record["dense"]["sha256"]
-        )
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: lacks what a manifest of format {FORMAT} holds ({error}); write it anew") from error
-    if job is not None and groups != _groups(job):
-        raise DataError(f"{path}: holds the tables of another job; evaluate with the job that trained it")
-    return manifest
+        return _manifest(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: lacks what a manifest of format {FORMAT} holds ({error})") from error
 
 
-def check_file(path: Path, *, sha256: str) -> None:
-    """Raises DataError when a file of a model is missing or was changed."""
-    if not path.is_file():
-        raise DataError(f"{path}: is missing, the manifest lists it")
-    actual = file_sha256(path)
-    if actual != sha256:
-        raise DataError(
-            f"{path}: was changed or damaged (SHA-256 {actual[:12]}..., the manifest says {sha256[:12]}...)"
-        )
+def _manifest(record: dict[str, Any]) -> Manifest:
+    job = record["job"]
+    groups = tuple(
+        GroupRecord(**{**group, "tables": tuple(TableRecord(**table) for table in group["tables"])})
+        for group in job["groups"]
+    )
+    return Manifest(
+        step=record["step"],
+        kind=SnapshotKind(record["kind"]),
+        bases=tuple(BaseRef(**base) for base in record["bases"]),
+        job=JobRecord(**{**job, "groups": groups}),
+        held=tuple(record["held"]),
+        files=tuple(_entry(entry) for entry in record["files"]),
+        written_t=record["written_t"],
+    )
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _entry(record: dict[str, Any]) -> FileEntry:
+    buckets = tuple((int(start), int(stop)) for start, stop in record["buckets"])
+    return FileEntry(**{**record, "kind": FileKind(record["kind"]), "buckets": buckets})
 
 
-def _groups(job: JobSpec) -> list[dict[str, Any]]:
-    return [
-        {
-            "dim": group.dim,
-            "optimizer": group.optimizer.kind.value,
-            "tables": {str(table.index): table.name for table in group.tables},
-        }
-        for group in job.groups
-    ]
+def _told(group: GroupRecord) -> str:
+    tables = ", ".join(f"{table.name} (number {table.index}, seed {table.seed})" for table in group.tables)
+    return f"dim {group.dim} with {group.optimizer} of {tables}"
+
+
+def _digest(record: dict[str, Any]) -> str:
+    return hashlib.sha256(_text(record)).hexdigest()
+
+
+def _text(record: dict[str, Any]) -> bytes:
+    return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode("utf-8")
+
+
+def merge_held(held: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Rows of each group over all servers."""
+    return tuple(sum(of_group) for of_group in zip(*held, strict=True))

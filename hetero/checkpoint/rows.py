@@ -1,71 +1,150 @@
-"""Rows of a server on disk: one Parquet file a group, columns table uint16, key uint64, row list<float32>[W].
+"""Rows of a snapshot: Parquet files by ranges of buckets, written by servers and loaded by any number of them.
 
-A row holds weights and optimizer state, as in memory; any Parquet tool opens the file.
+A server reads only files that hold buckets of its. How rows lie in a file: `hetero.checkpoint.parquet_rows`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from hetero.checkpoint.manifest import Part, check_file, file_sha256, read_manifest
-from hetero.embedding.rows import Rows
-from hetero.errors import HeteroError
-from hetero.keys.routing import Router, initial_owners
-from hetero.records import F32, GroupSpec, JobSpec, KeySet
+from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
+from hetero.checkpoint.parquet_rows import RowFiles, chunks_of
+from hetero.checkpoint.snapshot import Snapshot
+from hetero.checkpoint.storage import Storage, reading
+from hetero.checkpoint.write_behind import WriteBehind
+from hetero.embedding.cut import RowChunk
+from hetero.embedding.rows import Rows, RowsCut
+from hetero.errors import DataError
+from hetero.kernels.partition import owners_kernel
+from hetero.keys.routing import mixed_seeds
+from hetero.records import I32, JobSpec, KeySet
 
-_ROWS_AT_ONCE = 1 << 18
+PART_BYTES = 64 << 20
+MOST_PARTS = 256
 
 
-def write_rows(stores: Sequence[Rows], job: JobSpec, *, folder: Path, server: int) -> tuple[Part, ...]:
-    """Write every row of one server, one file a group. Raises HeteroError naming the file when the disk refuses."""
-    (folder / "rows").mkdir(parents=True, exist_ok=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWritten:
+    """A server's part of a snapshot. held: its rows of each group at the cut."""
+
+    files: tuple[FileEntry, ...]
+    held: tuple[int, ...]
+
+
+def write_rows(stores: Sequence[Rows], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
+    """Write every row of one server. owners: server of each bucket, int32 [buckets].
+
+    Raises SnapshotError naming the file when the disk refuses.
+    """
+    cuts = [store.begin_snapshot() for store in stores]
+    try:
+        return write_cuts(cuts, job, folder=folder, server=server, owners=owners)
+    finally:
+        for cut in cuts:
+            cut.close()
+
+
+def write_cuts(cuts: Sequence[RowsCut], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
+    """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
+    files: list[FileEntry] = []
+    for group, cut in enumerate(cuts):
+        with WriteBehind() as behind:
+            files += _write_group(cut, job, behind, group=group, folder=folder, server=server, owners=owners)
+    return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
+
+
+def _write_group(
+    cut: RowsCut, job: JobSpec, behind: WriteBehind, *, group: int, folder: str, server: int, owners: I32
+) -> tuple[FileEntry, ...]:
+    """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
+    width = cut.width
+    mine = np.flatnonzero(owners == server)
+    parts = int(np.clip(-(-cut.held * (4 * width + 10) // PART_BYTES), 1, min(MOST_PARTS, max(1, len(mine)))))
+    part_of = np.full(len(owners), -1, np.int32)
+    part_of[mine] = np.arange(len(mine)) * parts // max(1, len(mine))
+    storage = Storage(folder)
+    prefix = f"rows/group-{group:02d}.server-{server:04d}"
+    names = [f"{prefix}.part-{part:04d}.parquet" for part in range(parts)]
+    with ExitStack() as files:
+        sinks = [files.enter_context(storage.writing(name, behind=behind)) for name in names]
+        seeds = mixed_seeds([job.groups[group]])
+        with RowFiles(sinks, width=width, statistics=cut.statistics, seeds=seeds, part_of=part_of) as row_files:
+            for chunk in cut.chunks():
+                row_files.add(chunk)
+        rows = row_files.rows
     return tuple(
-        _write_part(store, group, folder=folder, name=f"rows/group-{index:02d}.part-{server:04d}.parquet", index=index)
-        for index, (store, group) in enumerate(zip(stores, job.groups, strict=True))
+        FileEntry(
+            file=names[part],
+            kind=FileKind.ROWS,
+            bytes=sinks[part].written().bytes,
+            sha256=sinks[part].written().sha256,
+            rows=rows[part],
+            group=group,
+            buckets=_ranges(np.flatnonzero(part_of == part)),
+        )
+        for part in range(parts)
     )
 
 
-def read_rows(stores: Sequence[Rows], job: JobSpec, *, folder: Path, server: int, servers: int) -> int:
-    """Load the rows whose buckets belong to `server` of `servers`; returns their number.
+def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
+    """Load the rows whose buckets belong to `server`; returns how many rows the stores hold then.
 
-    Raises DataError for a folder without a manifest, a file that is missing or differs from its checksum, or tables
-    that are not the job's.
+    Raises DataError for a snapshot that is damaged or of another job.
     """
-    router = Router(job.groups, job.buckets, initial_owners(job.buckets, servers))
-    loaded = 0
-    for part in read_manifest(folder, job=job).parts:
-        path = folder / part.file
-        check_file(path, sha256=part.sha256)
-        for keys, rows in _read_part(path):
-            mine = router.route(keys)[server]
-            stores[part.group].write_rows(mine.keys, rows[mine.positions])
-            loaded += len(mine.keys)
-    return loaded
+    chain = snapshot.chain()
+    for part in chain:
+        different = part.manifest.job.difference(job)
+        if different:
+            raise DataError(f"{part.path}: holds the tables of another job ({different}); take the job that wrote it")
+    for part in chain:
+        for entry in (*part.manifest.of_kind(FileKind.TOMBSTONES), *part.manifest.of_kind(FileKind.ROWS)):
+            if entry.group is not None and overlaps(entry.buckets, part.manifest.job, owners == server):
+                _load_file(stores[entry.group], job, part, entry, server=server, owners=owners)
+    return sum(store.count() for store in stores)
 
 
-def _write_part(store: Rows, group: GroupSpec, *, folder: Path, name: str, index: int) -> Part:
-    path = folder / name
-    schema = pa.schema([("table", pa.uint16()), ("key", pa.uint64()), ("row", pa.list_(pa.float32(), store.width))])
-    written = 0
-    try:
-        with pq.ParquetWriter(path, schema) as writer:
-            for keys, rows in store.scan():
-                values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), store.width)
-                columns = [pa.array(keys.tables), pa.array(keys.keys), values]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-                written += len(keys)
-    except OSError as error:
-        raise HeteroError(f"{path}: rows of {group.tables[0].name} could not be written: {error}") from error
-    return Part(file=name, group=index, rows=written, sha256=file_sha256(path))
+def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
+    """The rows of one file, checked against its checksum and count. Raises DataError when it is damaged."""
+    path = snapshot.file(entry.file)
+    data = snapshot.read(entry)
+    seen = 0
+    with reading(path):
+        for chunk in chunks_of(data):
+            seen += len(chunk.keys)
+            yield chunk
+    if seen != entry.rows:
+        raise DataError(f"{path}: holds {seen} rows, the manifest says {entry.rows}")
 
 
-def _read_part(path: Path) -> Iterator[tuple[KeySet, F32]]:
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=_ROWS_AT_ONCE):
-        rows = batch.column("row")
-        keys = KeySet(np.array(batch.column("table")), np.array(batch.column("key")))
-        yield keys, np.array(rows.flatten()).reshape(-1, rows.type.list_size)
+def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
+    """Whether a file with these ranges, of a snapshot of `record`, may hold rows of the buckets marked in `mine`, bool
+    [buckets]."""
+    finest = max(record.buckets, len(mine))
+    spread = np.repeat(mine, finest // len(mine))
+    scale = finest // record.buckets
+    return any(bool(spread[start * scale : stop * scale].any()) for start, stop in ranges)
+
+
+def _load_file(store: Rows, job: JobSpec, snapshot: Snapshot, entry: FileEntry, *, server: int, owners: I32) -> None:
+    seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
+    for chunk in read_part(snapshot, entry):
+        owner = np.empty(len(chunk.keys), np.int32)
+        owners_kernel(chunk.keys.tables, chunk.keys.keys, seeds, shift, owners, owner)
+        kept = owner == server
+        keys, rows = chunk.keys, chunk.rows
+        if not kept.all():
+            keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
+        store.write_rows(keys, rows)
+
+
+def _ranges(buckets: np.ndarray) -> Ranges:
+    """Ascending numbers as runs [start, stop)."""
+    if not len(buckets):
+        return ()
+    breaks = np.flatnonzero(np.diff(buckets) != 1) + 1
+    runs = np.split(buckets, breaks)
+    return tuple((int(run[0]), int(run[-1]) + 1) for run in runs)

@@ -72,7 +72,7 @@ def convert(block: Block, *, spec: DataSpec) -> Rows:
     Raises DataError when one split holds more keys than 32-bit offsets can number.
     """
     columns, faults = block.columns, block.faults
-    labels = _labels(columns[spec.label], column=spec.label, faults=faults)
+    labels = _labels(columns, column=spec.label, rows=block.rows, faults=faults)
     weights = None if spec.weight is None else _weights(columns[spec.weight], column=spec.weight, faults=faults)
     dense = _dense(columns, features=spec.dense, rows=block.rows, faults=faults)
     sparse = tuple(
@@ -129,7 +129,10 @@ def _no_rows(spec: DataSpec) -> Rows:
     )
 
 
-def _labels(array: pa.Array, *, column: str, faults: RowFaults) -> F32:
+def _labels(columns: Mapping[str, pa.Array], *, column: str | None, rows: int, faults: RowFaults) -> F32:
+    if column is None:
+        return np.full(rows, np.nan, np.float32)
+    array = columns[column]
     numbers = numbers_of(array)
     faults.mark(numbers.missing, describe=lambda row: f"label '{column}' is missing")
     outside = (numbers.values != 0.0) & (numbers.values != 1.0)

@@ -24,13 +24,15 @@ class CheckPoint(Enum):
 class MalformedLog:
     """Counts malformed rows and writes each as one JSON line {"path", "split_start", "line", "reason"}.
 
-    The file is made when the first row comes. Give each pass over the data once: rows are not told apart.
+    The file is made when the first row comes. Give each pass over the data once: rows are not told apart, but for those
+    that stand in the file already when a run goes on (`resumed`): they are counted, and not again when they come again.
     """
 
-    def __init__(self, path: Path | None, *, max_fraction: float) -> None:
+    def __init__(self, path: Path | None, *, max_fraction: float, resumed: bool = False) -> None:
         self.path = path
         self.rows_read = 0
-        self.malformed = 0
+        self._known = _entries(path) if resumed and path is not None else frozenset()
+        self.malformed = len(self._known)
         self._max_fraction = max_fraction
         self._examples: list[MalformedRow] = []
 
@@ -42,6 +44,8 @@ class MalformedLog:
     def add(self, malformed: Sequence[MalformedRow], *, rows_read: int) -> None:
         """Takes rows left out since the last call. rows_read: good and malformed rows read so far, in total."""
         self.rows_read = rows_read
+        if self._known:
+            malformed = [row for row in malformed if json.dumps(_entry(row)) not in self._known]
         self.malformed += len(malformed)
         self._examples.extend(malformed[: _EXAMPLES - len(self._examples)])
         if malformed and self.path is not None:
@@ -72,3 +76,7 @@ def _place(row: MalformedRow) -> str:
 
 def _entry(row: MalformedRow) -> dict[str, object]:
     return {"path": row.path, "split_start": row.split_start, "line": row.line, "reason": row.reason}
+
+
+def _entries(path: Path) -> frozenset[str]:
+    return frozenset(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else frozenset()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+import pyarrow as pa
+
+from hetero.data.buffers import contiguous
 from hetero.data.columns import Block, Rows, convert, join_blocks
 from hetero.data.delimited import read_delimited
+from hetero.data.faults import RowFaults
 from hetero.data.jagged import freeze
 from hetero.data.libsvm import read_libsvm
 from hetero.data.parquet import read_row_group
-from hetero.data.schema import check_fixed
+from hetero.data.schema import check_fixed, check_types, needed_columns
 from hetero.data.shuffle import row_order
 from hetero.records import DataSpec, Format, MalformedRow, ParsedSplit, SplitRef
+
+_IN_MEMORY = "rows"
 
 
 def parse_split(ref: SplitRef, *, spec: DataSpec, epoch: int) -> ParsedSplit:
@@ -30,6 +37,24 @@ def parse_split(ref: SplitRef, *, spec: DataSpec, epoch: int) -> ParsedSplit:
     del parts
     if spec.shuffle:
         rows = rows.take(row_order(len(rows.labels), spec=spec, epoch=epoch, position=ref.position))
+    return _parsed(rows, ref=ref, epoch=epoch, malformed=malformed)
+
+
+def parse_table(table: pa.Table, *, spec: DataSpec) -> ParsedSplit:
+    """Rows that are in memory, by the rules for Parquet files; `malformed` tells them by row number, `path` is "rows".
+
+    Raises DataError when a column is missing or of a type that does not fit its use.
+    """
+    check_types(table.schema, spec=spec, path=_IN_MEMORY)
+    rows = table.num_rows
+    columns = {name: contiguous(table.column(name)) for name in needed_columns(spec)}
+    block = Block(columns=columns, rows=rows, lines=np.arange(rows, dtype=np.int64), faults=RowFaults(rows))
+    ref = SplitRef(position=0, path=_IN_MEMORY, format=Format.PARQUET)
+    good = convert(block, spec=spec)
+    return _parsed(good, ref=ref, epoch=0, malformed=_malformed(block, ref=ref))
+
+
+def _parsed(rows: Rows, *, ref: SplitRef, epoch: int, malformed: Sequence[MalformedRow]) -> ParsedSplit:
     return ParsedSplit(
         ref=ref,
         epoch=epoch,
@@ -57,5 +82,6 @@ def _malformed(block: Block, *, ref: SplitRef) -> list[MalformedRow]:
     places = [(int(block.lines[row]), reason) for row, reason in block.faults.reasons()]
     places.extend(block.dropped)
     return [
-        MalformedRow(path=ref.path, split_start=ref.start, line=line, reason=reason) for line, reason in sorted(places)
+        MalformedRow(path=ref.path, split_start=ref.start, line=line, reason=reason, part=ref.part)
+        for line, reason in sorted(places)
     ]

@@ -18,8 +18,10 @@ _SHOWN_COLUMNS = 12
 
 
 def needed_columns(spec: DataSpec) -> dict[str, str]:
-    """Column -> the first thing in the job that wants it, in the order label, weight, gauc, dense, sparse."""
-    uses: dict[str, str] = {spec.label: "the label"}
+    """Column -> the first thing in the job that wants it, in the order label, weight, gauc, dense, sparse, kept."""
+    uses: dict[str, str] = {}
+    if spec.label is not None:
+        uses[spec.label] = "the label"
     if spec.weight is not None:
         uses.setdefault(spec.weight, "the weight")
     if spec.gauc_column is not None:
@@ -28,6 +30,8 @@ def needed_columns(spec: DataSpec) -> dict[str, str]:
         uses.setdefault(dense.column, f"dense feature '{dense.name}'")
     for sparse in spec.sparse:
         uses.setdefault(sparse.column, f"sparse feature '{sparse.name}'")
+    for column in spec.keep:
+        uses.setdefault(column, "the output")
     return uses
 
 
@@ -83,7 +87,7 @@ def check_fixed(spec: DataSpec, *, kind: Format, path: str) -> None:
 
 
 def _number_problems(schema: pa.Schema, *, spec: DataSpec) -> Iterable[str]:
-    uses = [(spec.label, "the label")]
+    uses = [] if spec.label is None else [(spec.label, "the label")]
     if spec.weight is not None:
         uses.append((spec.weight, "the weight"))
     uses.extend((f.column, f"dense feature '{f.name}'") for f in spec.dense)

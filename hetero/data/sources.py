@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from hetero.data.delimited import layout_of
@@ -25,7 +26,7 @@ from hetero.data.filesystem import (
 )
 from hetero.data.lines import first_line_of, has_more_than_one_line
 from hetero.data.parquet import footer_of, row_groups
-from hetero.data.schema import check_fixed, check_types
+from hetero.data.schema import LIBSVM_COLUMNS, check_fixed, check_types
 from hetero.data.shuffle import pass_order
 from hetero.errors import DataError
 from hetero.records import I64, DataSpec, Format, SplitRef
@@ -74,6 +75,20 @@ def find_files(spec: DataSpec) -> tuple[SourceFile, ...]:
         for file in found:
             files.setdefault(file.path, file)
     return tuple(files.values())
+
+
+def first_schema(spec: DataSpec) -> pa.Schema:
+    """Columns and types of the first file, whatever the job wants of it; cells of text files are strings.
+
+    Raises DataError when there is no file or it cannot be read.
+    """
+    file = find_files(spec)[0]
+    if file.format is Format.PARQUET:
+        return footer_of(file.path).schema.to_arrow_schema()
+    if file.format is Format.LIBSVM:
+        return pa.schema(zip(LIBSVM_COLUMNS, (pa.string(), pa.large_list(pa.uint64())), strict=True))
+    bare = replace(spec, dense=(), sparse=(), label=None, weight=None, gauc_column=None, keep=())
+    return pa.schema([(name, pa.string()) for name in layout_of(file.path, kind=file.format, spec=bare).names])
 
 
 def check_schema(spec: DataSpec) -> None:

@@ -6,14 +6,8 @@ import numpy as np
 
 from hetero.embedding.shards import SHARDS, Shards
 from hetero.errors import ProtocolError
-from hetero.kernels.index import (
-    CAPACITY,
-    count_kernel,
-    hold_kernel,
-    holders_kernel,
-    insert_kernel,
-)
-from hetero.kernels.residency import numbers_kernel, take_out_kernel
+from hetero.kernels.index import CAPACITY, count_kernel, insert_kernel
+from hetero.kernels.residency import numbers_kernel, set_words_kernel, take_out_kernel, words_kernel
 from hetero.records import F32, U16, U64, KeySet
 
 _USES_SHIFT = 12
@@ -72,12 +66,10 @@ class LeaseTable:
             0,
             np.float32(0),
             np.float32(0),
+            np.uint16(0),
         )
-        for value in np.unique(uses).tolist():
-            own = uses == value
-            word = np.uint16(holder | value << _USES_SHIFT)
-            part = (keys.tables[own], keys.keys[own])
-            hold_kernel(*part, self._seeds, self._shards.description, self._shift, 0, word)
+        words = (np.uint16(holder) | uses.astype(np.uint16) << np.uint16(_USES_SHIFT)).astype(np.uint16)
+        set_words_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)
 
     def remove(self, keys: KeySet) -> None:
         """Forget unique rows, all of them held."""
@@ -99,5 +91,5 @@ class LeaseTable:
 
     def _words(self, keys: KeySet) -> U16:
         words = np.empty(len(keys), np.uint16)
-        holders_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)
+        words_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)
         return words

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
+import numpy as np
+
+from hetero.embedding.cut import RowChunk
 from hetero.embedding.shards import MemoryUse
 from hetero.embedding.store import Create, PushReport, RowsRead
 from hetero.records import F32, KeySet
+
+
+class RowsCut(Protocol):
+    """The rows of a store at one moment, read out by any one thread while others call the store. See `StoreCut`."""
+
+    mark: int
+    width: int
+    held: int
+
+    @property
+    def statistics(self) -> Mapping[str, np.dtype[Any]]: ...
+
+    def chunks(self) -> Iterator[RowChunk]: ...
+
+    def deleted(self) -> tuple[KeySet, ...]: ...
+
+    def close(self) -> None: ...
 
 
 class Rows(Protocol):
@@ -28,6 +48,18 @@ class Rows(Protocol):
     def lease(self, keys: KeySet, *, holder: int) -> F32: ...
 
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None: ...
+
+    def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None: ...
+
+    def delete_rows(self, keys: KeySet) -> int: ...
+
+    def begin_snapshot(self, *, since: int | None = None) -> RowsCut: ...
+
+    def mark(self) -> int: ...
+
+    def tells_since(self, mark: int) -> bool: ...
+
+    def forget_before(self, mark: int) -> None: ...
 
     def scan(self) -> Iterator[tuple[KeySet, F32]]: ...
 

@@ -29,14 +29,16 @@ _FIRST_ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of the rows held. index: slots, and the key and table in each record. rows: float32 [W] each."""
+    """Bytes of the rows held. index: slots, and the key and table in each record. rows: float32 [W] each. kept: rows
+    as they were before they changed, for a snapshot under way."""
 
     index_bytes: int
     row_bytes: int
+    kept_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        return self.index_bytes + self.row_bytes
+        return self.index_bytes + self.row_bytes + self.kept_bytes
 
 
 class Shards:

@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeVar
+from functools import wraps
+from threading import RLock
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from hetero.embedding.changes import Changes
+from hetero.embedding.cut import StoreCut
 from hetero.embedding.shards import SHARDS, MemoryUse, Shards
 from hetero.errors import LeaseError, ProtocolError
 from hetero.kernels.index import (
+    MOST_HOLDERS,
     copy_kernel,
     count_kernel,
     hold_kernel,
@@ -36,6 +41,7 @@ from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, hyper_array, row_width
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initializer, KeySet
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_VALUES = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
@@ -72,10 +78,22 @@ class RowsRead:
     found: np.ndarray
 
 
-class RowStore:
-    """The rows of one group on one server. One caller at a time; `threads` share the work of a call.
+def _in_turn(method: Callable[Concatenate[RowStore, P], T]) -> Callable[Concatenate[RowStore, P], T]:
+    """A call that holds the store's lock."""
 
-    buckets: of the job; the shard of a row is its bucket modulo 64.
+    @wraps(method)
+    def locked(store: RowStore, *arguments: P.args, **named: P.kwargs) -> T:
+        with store._lock:
+            return method(store, *arguments, **named)
+
+    return locked
+
+
+class RowStore:
+    """The rows of one group on one server. `threads` share the work of a call; calls of several threads take turns.
+
+    buckets: of the job; the shard of a row is its bucket modulo 64. What holds while a snapshot is written beside:
+    `hetero.embedding.cut`.
     """
 
     def __init__(self, group: GroupSpec, *, threads: int = 1, buckets: int = DEFAULT_BUCKETS) -> None:
@@ -91,6 +109,8 @@ class RowStore:
         self._hyper = hyper_array(group.optimizer)
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows") if threads > 1 else None
+        self._lock = RLock()
+        self._changes = Changes(self._shards, width=self.width, seeds=self._seeds, shift=self._shift, lock=self._lock)
 
     @property
     def shards(self) -> Shards:
@@ -101,6 +121,7 @@ class RowStore:
         """The keys as kernels take them. Raises ProtocolError for other types, or a table that is not the group's."""
         return self._checked(keys)
 
+    @_in_turn
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]. Raises ProtocolError for a table that is not the group's."""
         keys = self._checked(keys)
@@ -113,6 +134,7 @@ class RowStore:
             out[missing] = fresh
         return out
 
+    @_in_turn
     def push(self, keys: KeySet, gradients: F32) -> PushReport:
         """Apply merged gradients float32 [U, E] of unique keys; a row that does not exist is made first.
 
@@ -121,6 +143,7 @@ class RowStore:
         """
         keys = self._checked(keys)
         gradients = _floats(gradients, shape=(len(keys), self._group.dim), what="gradients")
+        self._changes.keep(keys)
         missing, rejected = self._update(keys, gradients)
         if len(missing):
             self._insert(keys, missing)
@@ -133,6 +156,7 @@ class RowStore:
             rejected_at=rejected,
         )
 
+    @_in_turn
     def read_rows(self, keys: KeySet) -> RowsRead:
         """Whole rows of unique keys, with optimizer state; creates nothing."""
         keys = self._checked(keys)
@@ -141,13 +165,16 @@ class RowStore:
         found[self._read(keys, rows)] = False
         return RowsRead(rows, found)
 
+    @_in_turn
     def write_rows(self, keys: KeySet, rows: F32) -> None:
         """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError as `push` does."""
         keys = self._checked(keys)
         rows = _floats(rows, shape=(len(keys), self.width), what="rows")
+        self._changes.keep(keys)
         self._insert_missing(keys)
-        write_kernel(*self._place(keys), self.width, rows)
+        write_kernel(*self._place(keys), self.width, rows, self._changes.epoch)
 
+    @_in_turn
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""
         keys = self._checked(keys)
@@ -156,19 +183,31 @@ class RowStore:
         if holders.any():
             raise self._held(keys, holders, int(np.flatnonzero(holders)[0]))
 
+    @_in_turn
     def lease(self, keys: KeySet, *, holder: int) -> F32:
         """Hand whole rows float32 [U, W] of unique keys to `holder` (1 and up), making those that do not exist.
 
-        Raises LeaseError when a row is held already; then nothing is leased.
+        Raises LeaseError when a row is held already; then nothing is leased. Raises ProtocolError for a holder above
+        1023, which a record cannot note.
         """
         keys = self._checked(keys)
+        if holder > MOST_HOLDERS:
+            raise ProtocolError(f"tower {holder - 1} asks for a lease; rows can note {MOST_HOLDERS} holders")
         self.check_free(keys)
         self._insert_missing(keys)
         hold_kernel(*self._place(keys), self.width, np.uint16(holder))
         return self.read_rows(keys).rows
 
+    @_in_turn
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
+        self.note_leased(keys, rows, holder=holder)
+        keys = self._checked(keys)
+        hold_kernel(*self._place(keys), self.width, np.uint16(0))
+
+    @_in_turn
+    def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
+        """Set rows float32 [U, W] that `holder` has and keeps. Raises LeaseError when it lacks one; then none is."""
         keys = self._checked(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
@@ -176,10 +215,9 @@ class RowStore:
         if len(strange):
             raise self._held(keys, holders, int(strange[0]))
         self.write_rows(keys, rows)
-        hold_kernel(*self._place(keys), self.width, np.uint16(0))
 
     def scan(self) -> Iterator[tuple[KeySet, F32]]:
-        """All rows in parts, shard by shard in the order they were added: keys and float32 [n, W]."""
+        """All rows in parts, shard by shard: keys and float32 [n, W]. Not while other threads call."""
         for shard in range(SHARDS):
             rows_in = self._shards.rows_in(shard)
             for start in range(0, rows_in, _ROWS_AT_ONCE):
@@ -189,19 +227,52 @@ class RowStore:
                 copy_kernel(self._shards.description, shard, self.width, start, tables, keys, rows)
                 yield KeySet(tables, keys), rows
 
+    @_in_turn
+    def delete_rows(self, keys: KeySet) -> int:
+        """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""
+        self.check_free(keys)
+        return len(self._changes.remove(self._checked(keys)))
+
+    @_in_turn
+    def begin_snapshot(self, *, since: int | None = None) -> StoreCut:
+        """Settle the rows as they are now, or those changed since an earlier mark; the cut reads them while others
+        call, and is to be closed.
+
+        Raises ProtocolError while another cut is open, or for a mark since which changes cannot be told.
+        """
+        return self._changes.begin(since=since)
+
+    @_in_turn
+    def mark(self) -> int:
+        """A mark of now: `begin_snapshot(since=mark)` holds what changed after it. Raises ProtocolError in a cut."""
+        return self._changes.mark()
+
+    @_in_turn
+    def tells_since(self, mark: int) -> bool:
+        """Whether `begin_snapshot` would take this mark: it is not too many cuts ago."""
+        return self._changes.tells_since(mark)
+
+    @_in_turn
+    def forget_before(self, mark: int) -> None:
+        """Free what is kept to tell changes since marks before this one: nobody will ask."""
+        self._changes.forget_before(mark)
+
+    @_in_turn
     def count(self) -> int:
         """Rows held."""
         return self._shards.row_count
 
+    @_in_turn
     def count_by_table(self) -> dict[str, int]:
         """Rows held, by table name."""
         rows_of = np.zeros(len(self._seeds), np.int64)
         tally_kernel(self._shards.description, self.width, rows_of)
         return {name: int(rows_of[index]) for index, name in self._names.items()}
 
+    @_in_turn
     def memory(self) -> MemoryUse:
-        """Bytes reserved."""
-        return self._shards.memory()
+        """Bytes in use."""
+        return replace(self._shards.memory(), kept_bytes=self._changes.kept_bytes)
 
     def close(self) -> None:
         """End the threads. Rows stay; later calls work without help."""
@@ -249,7 +320,15 @@ class RowStore:
             own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
             room = update_room(self._group.dim)
             absent, bad = update_kernel(
-                *self._place(own), self.width, self._kind, self._hyper, gradients[start:stop], missing, rejected, room
+                *self._place(own),
+                self.width,
+                self._kind,
+                self._hyper,
+                gradients[start:stop],
+                missing,
+                rejected,
+                room,
+                self._changes.epoch,
             )
             return missing[:absent] + np.int32(start), rejected[:bad] + np.int32(start)
 
@@ -280,6 +359,7 @@ class RowStore:
             FIRST_VALUES[group.init.kind],
             np.float32(group.init.scale),
             np.float32(group.optimizer.initial_accumulator),
+            self._changes.epoch,
         )
 
     def _in_parts(self, count: int, work: Callable[[int, int], T]) -> list[T]:

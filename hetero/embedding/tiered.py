@@ -26,11 +26,12 @@ from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, SsdUse, buffer_bytes
 from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
+from hetero.embedding.tiered_cut import TieredCut
 from hetero.errors import CapacityError, LeaseError, ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
 from hetero.kernels.ssd_records import PAGE
 from hetero.optim.definition import KIND, hyper_array, row_width
-from hetero.records import DEFAULT_BUCKETS, F32, I32, U64, GroupSpec, KeySet
+from hetero.records import DEFAULT_BUCKETS, F32, I32, I64, U64, GroupSpec, KeySet
 
 MAX_EXAMPLES = 8
 _REGIONS_A_SHARD = 3
@@ -106,6 +107,7 @@ class TieredStore:
         self._budget = memory_bytes
         self._folders = folders
         self.most_rows: int | None = None
+        self._noted: list[tuple[KeySet, I64]] = []
         self._row_bytes = 4 * self.width + ROW_OVERHEAD_BYTES
         self._part_bytes = min(_PART_BYTES, memory_bytes // 64)
         self._ssd_buffers = buffer_bytes(ssd.layout)
@@ -207,12 +209,7 @@ class TieredStore:
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
         keys = self._memory.checked(keys)
-        holders = self._leases.holders(keys)
-        strange = np.flatnonzero(holders != holder)
-        if len(strange):
-            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
-        if rows.shape != (len(keys), self.width):
-            raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
+        self._check_holds(keys, rows, holder)
 
         def work(start: int, part: KeySet) -> None:
             uses = self._leases.uses(part)
@@ -224,6 +221,57 @@ class TieredStore:
             self._ssd.tick()
 
         self._by_parts(keys, work)
+        if not len(self._leases):
+            self._forget_noted()
+
+    def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
+        """Take down rows float32 [U, W] that `holder` has and keeps, for the cut that follows. Raises LeaseError when
+        it lacks one; then none is."""
+        keys = self._memory.checked(keys)
+        self._check_holds(keys, rows, holder)
+        self._ssd.compaction.paused = True
+        self._noted.append((keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows))))
+
+    def delete_rows(self, keys: KeySet) -> int:
+        """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""
+        keys = self._free(keys)
+        there = self._memory.read_rows(keys).found
+        self._resident.remove(keys)
+        there |= self._ssd.delete(keys)
+        self._rows_of -= np.bincount(keys.tables[there], minlength=len(self._rows_of))
+        return int(there.sum())
+
+    def begin_snapshot(self, *, since: int | None = None) -> TieredCut:
+        """Settle the rows as they are now; the cut reads them while others call, and is to be closed.
+
+        Raises ProtocolError for a mark (changes since one are not told) and while towers hold rows they have not told
+        with `note_leased`, CapacityError where the files have no room for the rows in memory.
+        """
+        if since is not None:
+            raise ProtocolError("rows on SSD do not tell what changed since a snapshot; set snapshots.deltas to 0")
+        noted = self._still_leased()
+        if len(noted) != len(self._leases):
+            raise ProtocolError(
+                f"a snapshot begins while towers hold {len(self._leases)} rows of "
+                f"{', '.join(sorted(self._names.values()))} and have told the values of {len(noted)}"
+            )
+        self._ssd.compaction.paused = True
+        try:
+            copies = [self._ssd.append_copies(keys, rows) for keys, rows in self._memory.scan()]
+            return TieredCut(self._ssd, np.concatenate([noted, *copies]))
+        finally:
+            self._forget_noted()
+
+    def mark(self) -> int:
+        """Of no use here: `tells_since` takes none."""
+        return 0
+
+    def tells_since(self, mark: int) -> bool:
+        """Never: changes since a mark are not told."""
+        return False
+
+    def forget_before(self, mark: int) -> None:
+        """Nothing is kept for marks."""
 
     def scan(self) -> Iterator[tuple[KeySet, F32]]:
         """All rows in parts, but for leased ones, which their holders have: keys and float32 [n, W]."""
@@ -388,6 +436,31 @@ class TieredStore:
             if len(held):
                 raise self._held(keys, int(held[0]), int(holders[held[0]]))
         return keys
+
+    def _check_holds(self, keys: KeySet, rows: F32, holder: int) -> None:
+        holders = self._leases.holders(keys)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
+        if rows.shape != (len(keys), self.width):
+            raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
+
+    def _forget_noted(self) -> None:
+        self._noted = []
+        self._ssd.compaction.paused = False
+
+    def _still_leased(self) -> I64:
+        """Where the last values lie that were told of rows still leased, int64."""
+        if not self._noted:
+            return np.empty(0, np.int64)
+        tables = np.concatenate([keys.tables for keys, _ in self._noted])
+        values = np.concatenate([keys.keys for keys, _ in self._noted])
+        located = np.concatenate([locations for _, locations in self._noted])
+        order = np.lexsort((located, values, tables))
+        tables, values, located = tables[order], values[order], located[order]
+        last = np.r_[(tables[1:] != tables[:-1]) | (values[1:] != values[:-1]), True]
+        keys = KeySet(tables[last], values[last])
+        return np.asarray(located[last][self._leases.holders(keys) != 0])
 
     def _held(self, keys: KeySet, position: int, holder: int) -> LeaseError:
         who = f"tower {holder - 1}" if holder else "nobody"

@@ -15,6 +15,7 @@ from hetero.exchange.messages import (
     DifferencesReply,
     DifferencesRequest,
     Done,
+    LeasedValues,
     LeaseReply,
     LeaseRequest,
     Pending,
@@ -78,12 +79,19 @@ class LocalServer:
         self._server.give_back(request)
         return Done(None)
 
+    def note_leased(self, values: LeasedValues) -> Pending[None]:
+        self._server.note_leased(values)
+        return Done(None)
+
     def open_dense(self, part: DensePart) -> Pending[None]:
         self._server.open_dense(part)
         return Done(None)
 
     def pull_dense(self) -> Pending[DensePullReply]:
         return Done(self._server.pull_dense())
+
+    def dense_state(self) -> Pending[dict[str, np.ndarray]]:
+        return Done(self._server.dense_state())
 
     def push_dense(self, request: DensePushRequest) -> Pending[None]:
         self._server.push_dense(request)
@@ -203,6 +211,22 @@ class ShardedRowClient:
             )
             self._returns[index] += 1
             self._returning.append(server.give_back(request))
+
+    def note_leased(self, keys: Sequence[KeySet], rows: Sequence[F32], *, steps: int) -> None:
+        """Let the servers hold what leased rows are now, per group float32 [U, W]; they do when this returns."""
+        routed = self._route(keys)
+        answers = []
+        for index, server in enumerate(self._servers):
+            values = LeasedValues(
+                tower=self._tower,
+                steps=steps,
+                keys=tuple(group[index].keys for group in routed),
+                rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
+            )
+            answers.append(server.note_leased(values))
+        with self._clock.span(Span.WAIT_SERVER):
+            for answer in answers:
+                answer.result()
 
     def exchange(
         self, keys: Sequence[KeySet], differences: Sequence[F32], *, step: int, dense: Mapping[int, F32]

@@ -5,6 +5,8 @@ Apart from `dense_tables`, because it loads torch, which servers do without in o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import nn
@@ -29,10 +31,18 @@ class OptimizedValues:
             self._module.append(nn.Parameter(values))
             start += size
         self._updater = DenseUpdater(self._module, spec, group=SoleTower(), clock=SpanClock())
+        self._names = {str(number): name for number, name in enumerate(part.names)}
+        numbers = {name: number for number, name in self._names.items()}
+        self._updater.restore(
+            {_renamed(path, numbers): torch.from_numpy(np.array(value)) for path, value in part.state.items()}
+        )
 
     def values(self) -> F32:
         flat: F32 = np.concatenate([parameter.detach().numpy().reshape(-1) for parameter in self._module])
         return flat
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {_renamed(path, self._names): value.numpy() for path, value in self._updater.state().items()}
 
     def update(self, change: F32) -> None:
         gradients, start = torch.from_numpy(change), 0
@@ -41,3 +51,8 @@ class OptimizedValues:
             parameter.grad = gradients[start:stop].view_as(parameter)
             start = stop
         self._updater.step(torch.zeros(()))
+
+
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    name, _, key = path.rpartition("/")
+    return f"{names[name]}/{key}"

@@ -7,7 +7,7 @@ Waits for  towers (`sync`, `bounded`: the sum), or servers (`async`: parameters)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,8 +29,11 @@ class DenseSide(Protocol):
     def begin(self) -> None:
         """The module holds the parameters to train with when this returns."""
 
-    def step(self, loss: torch.Tensor) -> DenseStep:
-        """Hand over the gradients of this tower's share of the loss (scalar); what happened to them."""
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
+        """Hand over the gradients of this tower's share of the loss (scalar); what happened to them.
+
+        flag: summed over the towers where losses are.
+        """
 
     def settle(self) -> tuple[str, ...]:
         """Every gradient is applied when this returns; names of parameters rejected and not told of before."""
@@ -40,6 +43,12 @@ class DenseSide(Protocol):
 
     def reopen(self) -> None:
         """The module's parameters were replaced from outside; they are the run's from now on."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The dense optimizer's tensors, once every gradient is applied."""
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """`reopen`, with an optimizer that goes on from what `state` gave. Raises DataError when it does not fit."""
 
 
 class ReplicatedDense:
@@ -53,9 +62,9 @@ class ReplicatedDense:
     def begin(self) -> None:
         """The parameters are there."""
 
-    def step(self, loss: torch.Tensor) -> DenseStep:
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
         self._traffic.dense_summed += self._summed_bytes
-        return self._updater.step(loss)
+        return self._updater.step(loss, flag=flag)
 
     def settle(self) -> tuple[str, ...]:
         """Nothing is under way."""
@@ -66,6 +75,12 @@ class ReplicatedDense:
 
     def reopen(self) -> None:
         """There is no other copy."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return self._updater.state()
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._updater.restore(state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +119,24 @@ class DenseClient:
         self._servers = [servers[number] for number in self.numbers]
         self._sequence = 0
 
-    def open(self) -> None:
-        """Give every server its part, unless a tower has; wait until all have theirs."""
+    def open(self, state: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Give every server its part, unless a tower has; wait until all have theirs. state: as `state` gave it."""
         answers = []
         for server, held, values in zip(self._servers, self.held, self.values(), strict=True):
             part = DensePart(
                 names=tuple(name for name, _ in held),
                 shapes=tuple(tuple(parameter.shape) for _, parameter in held),
                 values=values,
+                state=_state_of([name for name, _ in held], state or {}),
             )
             answers.append(server.open_dense(part))
         for answer in answers:
             answer.result()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The servers' optimizer state, by `<parameter>/<name of the tensor>`."""
+        parts = [answer.result() for answer in [server.dense_state() for server in self._servers]]
+        return {path: torch.from_numpy(np.array(value)) for part in parts for path, value in part.items()}
 
     def values(self) -> list[F32]:
         """The module's parameters as each server lays them out."""
@@ -165,7 +186,7 @@ class ServedDense:
         self._coming = None
         self._client.put(asked.result())
 
-    def step(self, loss: torch.Tensor) -> DenseStep:
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
         """Push the gradients, unless one of them is not finite: then none, as where they are summed."""
         rejected = []
         gradients = []
@@ -179,7 +200,7 @@ class ServedDense:
             self._await_push()
             self._under_way = self._client.push(gradients)
         self._coming = self._client.ask()
-        return DenseStep(loss=float(loss.detach()), rejected=tuple(rejected))
+        return DenseStep(loss=float(loss.detach()), rejected=tuple(rejected), flags=flag)
 
     def settle(self) -> tuple[str, ...]:
         self._coming = None
@@ -194,10 +215,24 @@ class ServedDense:
         self._opened = False
         self._coming = None
 
+    def state(self) -> dict[str, torch.Tensor]:
+        return self._client.state() if self._opened else {}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._client.open(state)
+        self._opened = True
+        self._coming = None
+
     def _await_push(self) -> None:
         for answer in self._under_way:
             answer.result()
         self._under_way = []
+
+
+def _state_of(names: Sequence[str], state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """The entries that belong to some parameters, as arrays."""
+    own = set(names)
+    return {path: value.numpy() for path, value in state.items() if path.rpartition("/")[0] in own}
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:

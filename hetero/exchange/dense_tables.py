@@ -38,6 +38,9 @@ class DenseValues(Protocol):
     def update(self, change: F32) -> None:
         """Apply a tower's gradients, or add its differences, float32 [n]."""
 
+    def state(self) -> dict[str, np.ndarray]:
+        """The optimizer's state, by `<parameter>/<name of the tensor>`."""
+
 
 class SummedValues:
     """Parameters to which differences are added (`geo`)."""
@@ -50,6 +53,9 @@ class SummedValues:
 
     def update(self, change: F32) -> None:
         self._values += change
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
 
 
 class DenseTables:
@@ -82,6 +88,10 @@ class DenseTables:
     def pull(self) -> DensePullReply:
         """The parameters as they are now."""
         return DensePullReply(values=self._opened().values())
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The optimizer's state; nothing where none is held."""
+        return {} if self._values is None else self._values.state()
 
     def push(self, request: DensePushRequest) -> None:
         """Apply gradients with the tower's optimizer. A repeated push is not applied again."""

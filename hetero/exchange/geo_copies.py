@@ -146,12 +146,16 @@ class GeoCopies:
             ]
         return PushSummary(rejected=rejected, examples=tuple(examples[:_MAX_EXAMPLES]))
 
-    def step(self, loss: torch.Tensor) -> DenseStep:
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
         """Update this tower's dense parameters; after every k steps exchange rows and dense parameters."""
-        outcome = self._updater.step(loss)
+        outcome = self._updater.step(loss, flag=flag)
         self._since += 1
         lost = self._exchange() if self._since == self._job.staleness else ()
         return replace(outcome, rejected=outcome.rejected + lost)
+
+    def deliver(self, steps: int) -> PushSummary:
+        """Send what has not been sent: the servers' rows and dense parameters are the run's."""
+        return self.finish()
 
     def finish(self) -> PushSummary:
         """Send what has not been sent."""
@@ -173,6 +177,14 @@ class GeoCopies:
     def reopen(self) -> None:
         self._opened = False
         self._groups = [CopiedGroup(spec) for spec in self._job.groups]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return self._updater.state()
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """The optimizer of dense parameters goes on; the state of copies of rows begins anew with the copies."""
+        self._updater.restore(state)
+        self.reopen()
 
     def _exchange(self) -> tuple[str, ...]:
         """Send differences and take what changed. Names of dense tensors whose difference is not finite: they go back

@@ -25,6 +25,7 @@ from hetero.exchange.messages import Pending, RejectedGradient
 from hetero.exchange.traffic import Traffic
 from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
+from hetero.keys.numbering import grown
 from hetero.keys.windows import GroupMoves, StepRoute, TowerWindow
 from hetero.observe.spans import Span, SpanClock
 from hetero.optim.definition import KIND, hyper_array, row_width
@@ -40,6 +41,8 @@ class LeaseClient(Protocol):
     def lease(self, keys: Sequence[KeySet], *, window: int) -> Pending[tuple[F32, ...]]: ...
 
     def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None: ...
+
+    def note_leased(self, keys: Sequence[KeySet], rows: Sequence[F32], *, steps: int) -> None: ...
 
     def settle(self) -> PushSummary: ...
 
@@ -84,9 +87,13 @@ class LeasedGroup:
         self._hyper = hyper_array(spec.optimizer)
         self._buffer = np.empty((0, self._width), np.float32)
         self._room = update_room(spec.dim)
+        self._tables = np.empty(0, np.uint16)
+        self._keys = np.empty(0, np.uint64)
+        self._filled = np.empty(0, np.bool_)
 
     def take_out(self, moves: GroupMoves) -> F32:
-        """Copies of the rows that leave, float32 [n, W]."""
+        """Copies of the rows that leave, float32 [n, W]; their slots are free."""
+        self._filled[moves.leave_slots] = False
         return self._gather(moves.leave_slots, self._width)
 
     def put_in(self, moves: GroupMoves, rows: F32) -> None:
@@ -95,7 +102,17 @@ class LeasedGroup:
             larger = np.empty((max(moves.capacity, len(self._buffer) * 5 // 4), self._width), np.float32)
             larger[: len(self._buffer)] = self._buffer
             self._buffer = larger
+            self._tables, self._keys = grown(self._tables, len(larger)), grown(self._keys, len(larger))
+            self._filled = grown(self._filled, len(larger))
+        slots = moves.enter_slots
+        self._tables[slots], self._keys[slots] = moves.enter.tables, moves.enter.keys
+        self._filled[slots] = True
         scatter_kernel(self._buffer, moves.enter_slots, rows)
+
+    def held(self) -> tuple[KeySet, F32]:
+        """All leased rows: their keys, and copies float32 [n, W]."""
+        slots = np.flatnonzero(self._filled).astype(np.int32)
+        return KeySet(self._tables[slots], self._keys[slots]), self._gather(slots, self._width)
 
     def weights(self, slots: I32) -> F32:
         """Weights at slots, float32 [n, E]."""
@@ -165,6 +182,11 @@ class LeasedRows:
             if len(bad):
                 examples += self._named(spec.step, index, batch, route, bad)
         return PushSummary(rejected=rejected, examples=tuple(examples[:_MAX_EXAMPLES]))
+
+    def deliver(self, steps: int) -> PushSummary:
+        held = [leased.held() for leased in self._groups]
+        self._client.note_leased([keys for keys, _ in held], [rows for _, rows in held], steps=steps)
+        return self._client.settle()
 
     def finish(self) -> PushSummary:
         while not self._ended:

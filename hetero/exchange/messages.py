@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
@@ -104,12 +105,29 @@ class ReturnRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedValues:
+    """What leased rows hold after `steps` steps, for a snapshot; they stay leased.
+
+    keys: one KeySet per group. rows: per group float32 [U, W].
+    """
+
+    tower: int
+    steps: int
+    keys: tuple[KeySet, ...]
+    rows: tuple[F32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DensePart:
-    """The dense parameters one server holds, in one vector. names, shapes: of each. values: float32 [sum of sizes]."""
+    """The dense parameters one server holds, in one vector. names, shapes: of each. values: float32 [sum of sizes].
+
+    state: what the optimizer begins with, by `<parameter>/<name of the tensor>`; none for a new one.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     values: F32
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +203,13 @@ class ServerHandle(Protocol):
 
     def give_back(self, request: ReturnRequest) -> Pending[None]: ...
 
+    def note_leased(self, values: LeasedValues) -> Pending[None]: ...
+
     def open_dense(self, part: DensePart) -> Pending[None]: ...
 
     def pull_dense(self) -> Pending[DensePullReply]: ...
+
+    def dense_state(self) -> Pending[dict[str, np.ndarray]]: ...
 
     def push_dense(self, request: DensePushRequest) -> Pending[None]: ...
 

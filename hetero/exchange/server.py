@@ -28,6 +28,7 @@ from hetero.exchange.messages import (
     DensePushRequest,
     DifferencesReply,
     DifferencesRequest,
+    LeasedValues,
     LeaseReply,
     LeaseRequest,
     PullReply,
@@ -105,6 +106,11 @@ class RowServer:
         for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
             store.give_back(own_keys(keys), np.array(rows), holder=request.tower + 1)
 
+    def note_leased(self, values: LeasedValues) -> None:
+        """Hold what leased rows are now, for a snapshot; the tower keeps them. Raises LeaseError for one it lacks."""
+        for store, keys, rows in zip(self.stores, values.keys, values.rows, strict=True):
+            store.note_leased(own_keys(keys), np.array(rows), holder=values.tower + 1)
+
     def open_dense(self, part: DensePart) -> None:
         """Hold dense parameters from now on, unless some are held."""
         self._dense.open(part)
@@ -112,6 +118,10 @@ class RowServer:
     def pull_dense(self) -> DensePullReply:
         """The dense parameters as they are now. Raises ProtocolError before a tower opened them."""
         return self._dense.pull()
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        """The dense optimizer's state, by `<parameter>/<name of the tensor>`."""
+        return self._dense.state()
 
     def push_dense(self, request: DensePushRequest) -> None:
         """Apply gradients of the dense parameters. A repeated push is not applied again."""
@@ -131,6 +141,10 @@ class RowServer:
         self._dense.forget()
         if isinstance(self._pushes, GeoTables):
             self._pushes.forget_copies()
+
+    def begin_at(self, steps: int) -> None:
+        """Go on after `steps` steps: the rows are those of a snapshot taken then."""
+        self._pushes.steps_applied = steps
 
     def state(self) -> ServerState:
         """Rows per table, memory and counters."""

@@ -21,6 +21,10 @@ class RowSource(Protocol):
     def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
         """Hand over merged gradients, per group float32 [U, E]; rows rejected as far as known now."""
 
+    def deliver(self, steps: int) -> PushSummary:
+        """The servers hold every row as it is after `steps` steps when this returns, and training goes on; rows
+        rejected and not told before."""
+
     def finish(self) -> PushSummary:
         """Every update is with the servers when this returns; rows rejected and not told before."""
 
@@ -42,6 +46,9 @@ class PulledRows:
     def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
         self._client.push([group.unique for group in batch.groups], gradients, step=spec.step)
         return self._client.settle() if self._towers > 1 else self._client.settled()
+
+    def deliver(self, steps: int) -> PushSummary:
+        return self._client.settle()
 
     def finish(self) -> PushSummary:
         return self._client.settle()

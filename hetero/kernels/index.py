@@ -3,9 +3,10 @@
 A shard is two arrays, known to the kernels by address:
 
     slots    uint32 [slots]    fingerprint (8 bits) << 24 | 1 + row number; 0 is empty; linear probing
-    records  bytes [capacity, stride]    key uint64 | table uint16 | holder uint16 | row float32 [W]
+    records  bytes [capacity, stride]    key uint64 | table uint16 | epoch, holder uint16 | row float32 [W]
 
-The holder of a leased row is the tower's number plus 1, and 0 is none.
+The holder of a leased row is the tower's number plus 1, and 0 is none; it has the low 10 bits of its field. The 6 above
+hold the epoch of the row's last change (`hetero.embedding.epochs`): beside the row, noting it costs a push nothing.
 
 The key stands in the record, so that verifying it brings the row into the cache. Bits of a row's hash: the top
 `64 - shift` are its bucket, whose low bits are its shard; the low 32 say where probing begins; 8 above them are the
@@ -29,18 +30,25 @@ from hetero.records import F32, I32, U16, U64
 
 HEADER_BYTES = 12
 MOST_ROWS = (1 << 24) - 1
+EPOCH_SHIFT = 10
+MOST_HOLDERS = (1 << EPOCH_SHIFT) - 1
 # Columns of a shard's description, uint64 [shards, 5].
 SLOTS_AT, SLOT_COUNT, RECORDS_AT, ROW_COUNT, CAPACITY = range(5)
 
-_BLOCK = 64  # a power of two
+BLOCK = 64  # a power of two
 _AHEAD = 16
 _LOW = np.uint64(0xFFFFFFFF)
 _ROW_BITS = np.uint32(0xFFFFFF)
 _HEADER = np.uint64(HEADER_BYTES)
+_FIELD = np.uint64(10)
+_HOLDER = np.uint16(MOST_HOLDERS)
+_EPOCH = np.uint16(0xFFFF ^ MOST_HOLDERS)
 
 
 @inline
-def _find(shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, key: np.uint64, stride: np.uint64) -> Any:
+def find_record(
+    shards: U64, shard: np.uint64, hashed: np.uint64, table: np.uint16, key: np.uint64, stride: np.uint64
+) -> Any:
     """Address of a row's record, or 0."""
     count = shards[shard, 1]
     slots = uint32_at(shards[shard, 0], np.int64(count))
@@ -69,15 +77,15 @@ def _first_slot(shards: U64, shard: np.uint64, hashed: np.uint64) -> np.uint64:
 def _ask_slots(tables: U16, keys: U64, start: int, seeds: U64, shards: U64, shift: np.uint64, hashes: U64) -> None:
     """Hash the rows of the block at `start`, and ask for the slots where their probing begins."""
     mask = np.uint64(len(shards) - 1)
-    half = start & _BLOCK
-    for i in range(min(_BLOCK, len(keys) - start)):
+    half = start & BLOCK
+    for i in range(min(BLOCK, len(keys) - start)):
         hashed = mix64(keys[start + i] ^ seeds[tables[start + i]])
         hashes[half + i] = hashed
         prefetch(_first_slot(shards, (hashed >> shift) & mask, hashed))
 
 
 @inline
-def _locate_block(
+def locate_block(
     tables: U16,
     keys: U64,
     start: int,
@@ -90,11 +98,11 @@ def _locate_block(
     hashes: U64,
     records: U64,
 ) -> None:
-    """records[i] = address of the record of row start + i, or 0, for count <= _BLOCK rows; the record's first `lines`
-    cache lines are on their way. Blocks come in order, from 0: hashes [2 * _BLOCK] already holds those of the next one.
+    """records[i] = address of the record of row start + i, or 0, for count <= BLOCK rows; the record's first `lines`
+    cache lines are on their way. Blocks come in order, from 0: hashes [2 * BLOCK] already holds those of the next one.
     """
     mask = np.uint64(len(shards) - 1)
-    half = start & _BLOCK
+    half = start & BLOCK
     if start == 0:
         _ask_slots(tables, keys, start, seeds, shards, shift, hashes)
     for i in range(count):
@@ -118,14 +126,14 @@ def _locate_block(
             if at == slots_count:
                 at = np.uint64(0)
         records[i] = record
-    _ask_slots(tables, keys, start + _BLOCK, seeds, shards, shift, hashes)
+    _ask_slots(tables, keys, start + BLOCK, seeds, shards, shift, hashes)
     for i in range(count):
         record = records[i]
         if record != np.uint64(0):
             key, table = keys[start + i], tables[start + i]
             if uint64_at(record, 1)[0] != key or uint16_at(record + np.uint64(8), 1)[0] != table:
                 hashed = hashes[half + i]
-                records[i] = _find(shards, (hashed >> shift) & mask, hashed, table, key, stride)
+                records[i] = find_record(shards, (hashed >> shift) & mask, hashed, table, key, stride)
 
 
 @kernel
@@ -146,11 +154,11 @@ def read_kernel(
     stride = np.uint64(HEADER_BYTES + 4 * width)
     columns = out.shape[1]
     lines = (HEADER_BYTES + 4 * columns + 63) // 64
-    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
     absent = 0
-    for start in range(0, len(keys), _BLOCK):
-        count = min(_BLOCK, len(keys) - start)
-        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
+    for start in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - start)
+        locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
         for i in range(count):
             if records[i] == np.uint64(0):
                 missing[absent] = start + i
@@ -178,21 +186,23 @@ def update_kernel(
     missing: I32,
     rejected: I32,
     room: F32,
+    epoch: np.uint16,
 ) -> tuple[int, int]:
     """Apply gradients float32 [n, E] to rows; returns how many rows are missing, and how many gradients not finite.
 
     missing, rejected: int32 [n], filled with their positions; those rows are left as they are. room: `update_room`.
+    epoch: of this change, in its place in the field.
     """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     dim = gradients.shape[1]
     lines = (HEADER_BYTES + 4 * width + 63) // 64
-    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, records = np.empty(2 * BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
     scratch, hyper_at = np.uint64(room.ctypes.data), np.uint64(hyper.ctypes.data)
     first_gradient = np.uint64(gradients.ctypes.data)
     absent, bad = 0, 0
-    for start in range(0, len(keys), _BLOCK):
-        count = min(_BLOCK, len(keys) - start)
-        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
+    for start in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - start)
+        locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
         for i in range(count):
             if records[i] == np.uint64(0):
                 missing[absent] = start + i
@@ -201,6 +211,8 @@ def update_kernel(
             given = first_gradient + np.uint64(4 * dim * (start + i))
             if is_finite(given, dim):
                 update_row(kind, hyper_at, records[i] + _HEADER, dim, given, scratch)
+                field = uint16_at(records[i] + _FIELD, 1)
+                field[0] = (field[0] & _HOLDER) | epoch
             else:
                 rejected[bad] = start + i
                 bad += 1
@@ -208,32 +220,36 @@ def update_kernel(
 
 
 @kernel
-def write_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, rows: F32) -> None:
-    """Overwrite existing rows with float32 [n, W]."""
+def write_kernel(
+    tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, rows: F32, epoch: np.uint16
+) -> None:
+    """Overwrite existing rows with float32 [n, W]. epoch: of this change, in its place in the field."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
     lines = (HEADER_BYTES + 4 * width + 63) // 64
-    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for start in range(0, len(keys), _BLOCK):
-        count = min(_BLOCK, len(keys) - start)
-        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
+    hashes, records = np.empty(2 * BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    for start in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - start)
+        locate_block(tables, keys, start, count, seeds, shards, shift, stride, lines, hashes, records)
         for i in range(count):
             row = floats_at(records[i] + _HEADER, width)
             for j in range(width):
                 row[j] = rows[start + i, j]
+            field = uint16_at(records[i] + _FIELD, 1)
+            field[0] = (field[0] & _HOLDER) | epoch
 
 
 @kernel
 def holders_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, holders: U16) -> None:
     """holders[i] = who holds a row, 0 where nobody does or there is none."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
-    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for start in range(0, len(keys), _BLOCK):
-        count = min(_BLOCK, len(keys) - start)
-        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
+    hashes, records = np.empty(2 * BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    for start in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - start)
+        locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
         for i in range(count):
             holders[start + i] = np.uint16(0)
             if records[i] != np.uint64(0):
-                holders[start + i] = uint16_at(records[i] + np.uint64(10), 1)[0]
+                holders[start + i] = uint16_at(records[i] + _FIELD, 1)[0] & _HOLDER
 
 
 @kernel
@@ -242,12 +258,13 @@ def hold_kernel(
 ) -> None:
     """Note who holds existing rows; 0 frees them."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
-    hashes, records = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for start in range(0, len(keys), _BLOCK):
-        count = min(_BLOCK, len(keys) - start)
-        _locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
+    hashes, records = np.empty(2 * BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    for start in range(0, len(keys), BLOCK):
+        count = min(BLOCK, len(keys) - start)
+        locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
         for i in range(count):
-            uint16_at(records[i] + np.uint64(10), 1)[0] = holder
+            field = uint16_at(records[i] + _FIELD, 1)
+            field[0] = (field[0] & _EPOCH) | holder
 
 
 @kernel
@@ -273,8 +290,12 @@ def insert_kernel(
     first: int,
     scale: np.float32,
     accumulator: np.float32,
+    epoch: np.uint16,
 ) -> None:
-    """Add the picked rows that do not exist, with their first values; every shard has room for its part."""
+    """Add the picked rows that do not exist, with their first values; every shard has room for its part.
+
+    epoch: of this change, in its place in the field.
+    """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     mask = np.uint64(len(shards) - 1)
     for i in range(len(picked)):
@@ -285,14 +306,14 @@ def insert_kernel(
         key, table = keys[picked[i]], tables[picked[i]]
         hashed = mix64(key ^ seeds[table])
         shard = (hashed >> shift) & mask
-        if _find(shards, shard, hashed, table, key, stride) != np.uint64(0):
+        if find_record(shards, shard, hashed, table, key, stride) != np.uint64(0):
             continue  # picked twice
         number = shards[shard, 3]
         shards[shard, 3] = number + np.uint64(1)
         record = shards[shard, 2] + number * stride
         uint64_at(record, 1)[0] = key
         uint16_at(record + np.uint64(8), 2)[0] = table
-        uint16_at(record + np.uint64(8), 2)[1] = np.uint16(0)
+        uint16_at(record + _FIELD, 1)[0] = epoch
         row = floats_at(record + _HEADER, width)
         first_values(seeds[table], key, row, dim, kind, hyper, first, scale, accumulator)
         _take_slot(shards, shard, hashed, number)

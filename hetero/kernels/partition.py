@@ -1,4 +1,5 @@
-"""Which server holds which of a batch's unique rows: buckets, and a stable partition by owner."""
+"""Which server holds which of a batch's unique rows: buckets, and a stable partition by owner. And rows spread over
+the files of a snapshot."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import numpy as np
 
 from hetero.kernels.jit import kernel
 from hetero.kernels.mix import mix64
-from hetero.records import I32, I64, U16, U64
+from hetero.records import F32, I32, I64, U16, U64
 
 
 @kernel
@@ -27,3 +28,36 @@ def partition_kernel(
         positions[at] = i
         out_tables[at] = tables[i]
         out_keys[at] = keys[i]
+
+
+@kernel
+def spread_kernel(
+    tables: U16,
+    keys: U64,
+    rows: F32,
+    start: int,
+    parts: I32,
+    fill: I64,
+    out_tables: U16,
+    out_keys: U64,
+    out_rows: F32,
+    places: I64,
+) -> int:
+    """Append rows from `start` on to their parts' buffers until one of those is full; returns where that was.
+
+    rows float32 [n, W]; parts int32 [n]; fill int64 [parts], rows in each buffer; out_* [parts, room] and [parts, room,
+    W]. places int64 [n]: part * room + position of each row taken.
+    """
+    room = out_keys.shape[1]
+    for i in range(start, len(keys)):
+        part = parts[i]
+        at = fill[part]
+        if at == room:
+            return i
+        fill[part] = at + 1
+        places[i] = np.int64(part) * room + at
+        out_tables[part, at] = tables[i]
+        out_keys[part, at] = keys[i]
+        for j in range(rows.shape[1]):
+            out_rows[part, at, j] = rows[i, j]
+    return len(keys)

@@ -231,6 +231,30 @@ def numbers_kernel(
 
 
 @kernel
+def words_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, words: U16) -> None:
+    """words[i] = the uint16 beside a row's table, 0 where there is no row."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    mask = np.uint64(len(shards) - 1)
+    for i in range(len(keys)):
+        shard = (mix64(keys[i] ^ seeds[tables[i]]) >> shift) & mask
+        number = _number_of(shards, shard, tables[i], keys[i], seeds, stride)
+        words[i] = np.uint16(0)
+        if number >= 0:
+            words[i] = uint16_at(shards[shard, 2] + np.uint64(number) * stride + np.uint64(10), 1)[0]
+
+
+@kernel
+def set_words_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, words: U16) -> None:
+    """Set the uint16 beside the table of rows, all of which are there."""
+    stride = np.uint64(HEADER_BYTES + 4 * width)
+    mask = np.uint64(len(shards) - 1)
+    for i in range(len(keys)):
+        shard = (mix64(keys[i] ^ seeds[tables[i]]) >> shift) & mask
+        number = _number_of(shards, shard, tables[i], keys[i], seeds, stride)
+        uint16_at(shards[shard, 2] + np.uint64(number) * stride + np.uint64(10), 1)[0] = words[i]
+
+
+@kernel
 def first_rows_kernel(
     tables: U16,
     keys: U64,

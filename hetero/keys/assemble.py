@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -23,11 +24,20 @@ from hetero.records import (
     Batch,
     GroupBatch,
     Jagged,
-    JobSpec,
     LookupSpec,
     ParsedSplit,
     Pooling,
 )
+
+
+class Lookups(Protocol):
+    """What a batch looks up: a `JobSpec`, or what is left of it where a model is only served."""
+
+    @property
+    def groups(self) -> Sequence[object]: ...
+
+    @property
+    def lookups(self) -> Sequence[LookupSpec]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class PreparedSplit:
 class BatchAssembler:
     """Prepares splits and cuts batches from them. Keeps scratch memory: one thread at a time."""
 
-    def __init__(self, job: JobSpec) -> None:
+    def __init__(self, job: Lookups) -> None:
         self._lookups = [
             [lookup for lookup in job.lookups if lookup.group == number] for number in range(len(job.groups))
         ]

@@ -7,6 +7,9 @@ Waits for  nobody: every call answers at once, with `Turn.WAIT` where there is n
 The rows of a pass form one stream: the splits in the pass's order, each split's good rows in its own order. Step s
 takes the next `batch_size` rows of that stream, the last step of a pass what is left. Tower t of T gets rows
 [n * t // T, n * (t + 1) // T) of a batch of n rows. So batches are a pure function of (files, seed, batch size).
+
+Splits leave the stream in its order. So a `Cursor` says where it stands after a step by how many have left and by the
+rows used of the next one, and a sequencer that begins at a cursor has the splits behind it neither read nor parsed.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hetero.errors import ProtocolError
-from hetero.records import F64, I64, BatchSpec, MalformedRow, Piece, SplitReport
+from hetero.errors import DataError, ProtocolError
+from hetero.records import F64, I64, START, BatchSpec, Cursor, MalformedRow, Piece, SplitReport
 
 
 class Turn(Enum):
@@ -56,10 +59,12 @@ class _Held:
     """A split between its claim and its release."""
 
     reader: int
-    rows: int = -1
-    weight_prefix: F64 | None = None
     assigned: int = 0
+    rows: int = -1
+    malformed: int = 0
+    weight_prefix: F64 | None = None
     readings: int = 0  # pieces cut from it that no tower has acknowledged yet
+    left: bool = False  # the stream
 
     @property
     def reported(self) -> bool:
@@ -67,7 +72,7 @@ class _Held:
 
     @property
     def spent(self) -> bool:
-        return self.reported and self.assigned == self.rows and self.readings == 0
+        return self.left and self.readings == 0
 
 
 @dataclass(slots=True)
@@ -83,6 +88,7 @@ class Sequencer:
 
     splits: number of splits of a pass. order: gives the split positions of a pass in reading order, int64 [splits].
     ahead: at most this many splits are claimed and not yet released, unless the next batch needs more.
+    start: where to begin, as `BatchSpec.after` of the step before.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class Sequencer:
         towers: int,
         max_steps: int | None,
         ahead: int,
+        start: Cursor = START,
     ) -> None:
         self._splits = splits
         self._order = order
@@ -105,33 +112,45 @@ class Sequencer:
         self._held: dict[SplitId, _Held] = {}
         self._stream: deque[SplitId] = deque()  # claimed, in stream order, not fully assigned
         self._to_claim: deque[SplitId] = deque()
-        self._passes_opened = 0
+        self._passes_opened = start.splits // splits if splits else 0
+        self._begin_inside(start)
         self._release: dict[int, list[SplitId]] = {}
         self._queues = [_Queue() for _ in range(towers)]
-        self._step = 0
-        self._rows_cut = 0
-        self._reported_rows = 0
-        self._reported_splits = 0
+        self._stopped = False
+        self._step = start.step
+        self._rows_cut = start.rows
+        self._row_of_first = start.row
+        self._splits_left = start.splits
+        self._read_of_left = start.read
+        self._malformed_of_left = start.malformed
+        self._reported_rows = start.rows - start.row
+        self._reported_splits = start.splits
         self._malformed: list[MalformedRow] = []
-        self._first_pass_rows = 0
+        self._first_pass_rows = start.read
 
     # ------------------------------------------------------------------------------------------ readers
 
     def claim(self, reader: int) -> Claim:
         """What `reader` parses next, and which of its splits nobody needs any more."""
         release = tuple(self._release.pop(reader, ()))
+        if self._stopped:
+            return Claim(Turn.END, ())
         if self.all_cut:
             return Claim(Turn.WAIT if self._is_read_from(reader) else Turn.END, release)
         split = self._next_unclaimed()
         if split is None or (len(self._held) >= self._ahead and not self._starving()):
             return Claim(Turn.WAIT, release)
         self._to_claim.popleft()
-        self._held[split] = _Held(reader=reader)
+        self._held[split] = _Held(reader=reader, assigned=self._row_of_first)
+        self._row_of_first = 0
         self._stream.append(split)
         return Claim(split, release)
 
     def report(self, reader: int, report: SplitReport) -> None:
-        """A reader has parsed a split it claimed. Raises ProtocolError for one it did not claim, or twice."""
+        """A reader has parsed a split it claimed.
+
+        Raises ProtocolError for one it did not claim, or twice, and DataError when it has fewer rows than were used.
+        """
         split = SplitId(report.epoch, report.position)
         held = self._held.get(split)
         if held is None or held.reader != reader or held.reported:
@@ -139,14 +158,20 @@ class Sequencer:
                 f"sequencer: reader {reader} reported split {report.position} of pass {report.epoch}, "
                 "which it does not hold unreported"
             )
+        if report.rows < held.assigned:
+            raise DataError(
+                f"split {report.position} of the training data has {report.rows} good rows, {held.assigned} of them "
+                "were trained before this run was resumed: the files have changed; restore them, or train anew"
+            )
         held.rows = report.rows
+        held.malformed = len(report.malformed)
         held.weight_prefix = report.weight_prefix
         self._reported_rows += report.rows
         self._reported_splits += 1
         if report.epoch == 0:
             self._first_pass_rows += report.rows + len(report.malformed)
             self._malformed += report.malformed
-        self._drop_spent(split)
+        self._let_used_leave()
 
     # ------------------------------------------------------------------------------------------ towers
 
@@ -156,6 +181,8 @@ class Sequencer:
         acknowledged: steps of which the tower now holds its own copy, so that their pieces need not be kept for it.
         Raises ProtocolError for a step it has not taken.
         """
+        if self._stopped:
+            return Turn.END
         for step in acknowledged:
             self.acknowledge(tower, step)
         queue = self._queues[tower]
@@ -174,6 +201,10 @@ class Sequencer:
             split = SplitId(piece.epoch, piece.position)
             self._held[split].readings -= 1
             self._drop_spent(split)
+
+    def stop(self) -> None:
+        """Nobody needs another batch, nor those that were cut: every call but those under way says END."""
+        self._stopped = True
 
     # ------------------------------------------------------------------------------------------ state
 
@@ -221,8 +252,6 @@ class Sequencer:
     def _available(self) -> tuple[int, int]:
         """Rows of the next batch that can be cut now (0: not yet), and the pass it belongs to."""
         rows = 0
-        while self._stream and self._held[self._stream[0]].rows == self._held[self._stream[0]].assigned:
-            self._stream.popleft()
         if not self._stream:
             return 0, -1
         epoch = self._stream[0].epoch
@@ -253,11 +282,12 @@ class Sequencer:
             pieces, weight = self._assign(shares[tower + 1] - shares[tower])
             parts.append(pieces)
             weight_sum += weight
-        for tower, pieces in enumerate(parts):
-            spec = BatchSpec(step=self._step, tower=tower, pieces=pieces, weight_sum=weight_sum)
-            self._queues[tower].cut.append(spec)
-        self._step += 1
+        step, self._step = self._step, self._step + 1
         self._rows_cut += rows
+        after = self._cursor()
+        for tower, pieces in enumerate(parts):
+            spec = BatchSpec(step=step, tower=tower, pieces=pieces, weight_sum=weight_sum, after=after)
+            self._queues[tower].cut.append(spec)
         return True
 
     def _assign(self, rows: int) -> tuple[tuple[Piece, ...], float]:
@@ -275,16 +305,47 @@ class Sequencer:
                 held.assigned = stop
                 held.readings += 1
                 rows -= take
-            if held.assigned == held.rows:
-                self._stream.popleft()
+            self._let_used_leave()
         return tuple(pieces), weight_sum
+
+    def _cursor(self) -> Cursor:
+        """Where the stream stands now, between two steps."""
+        return Cursor(
+            step=self._step,
+            splits=self._splits_left,
+            row=self._held[self._stream[0]].assigned if self._stream else 0,
+            rows=self._rows_cut,
+            read=self._read_of_left,
+            malformed=self._malformed_of_left,
+        )
+
+    def _begin_inside(self, start: Cursor) -> None:
+        """Open the pass that `start` lies in, without the splits behind it."""
+        behind = start.splits % self._splits if self._splits else 0
+        if behind or start.row:
+            order = self._order(self._passes_opened)
+            self._to_claim.extend(SplitId(self._passes_opened, int(position)) for position in order[behind:])
+            self._passes_opened += 1
+
+    def _let_used_leave(self) -> None:
+        """Splits at the front of the stream of which every row is in a batch leave it."""
+        while self._stream:
+            split = self._stream[0]
+            held = self._held[split]
+            if not held.reported or held.assigned < held.rows:
+                return
+            self._stream.popleft()
+            self._splits_left += 1
+            if split.epoch == 0:
+                self._read_of_left += held.rows + held.malformed
+                self._malformed_of_left += held.malformed
+            held.left = True
+            self._drop_spent(split)
 
     def _drop_spent(self, split: SplitId) -> None:
         held = self._held[split]
         if held.spent:
             del self._held[split]
-            if split in self._stream:
-                self._stream.remove(split)
             self._release.setdefault(held.reader, []).append(split)
 
     def _is_read_from(self, reader: int) -> bool:

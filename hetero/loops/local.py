@@ -9,9 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hetero.checkpoint.dense import read_dense, write_dense
-from hetero.checkpoint.manifest import write_manifest
+from hetero.checkpoint.manifest import merge_held
 from hetero.checkpoint.rows import read_rows, write_rows
+from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
+from hetero.checkpoint.tensors import read_module, write_module
+from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.lane_server import LaneServer
@@ -22,15 +24,19 @@ from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.keys.routing import initial_owners
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
+from hetero.loops.local_snapshots import LocalSnapshots
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
-from hetero.loops.results import Scores
-from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, TrainOutcome, Watch
-from hetero.loops.tower import Tower, score, train
+from hetero.loops.results import ScoredPart, Scores
+from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, Sink, TrainOutcome, Watch
+from hetero.loops.snapshots import NOWHERE, SnapshotPlace
+from hetero.loops.tower import Tower, predict, score, train
+from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.parallel.group import SoleTower
@@ -55,6 +61,7 @@ class LocalRun:
         self.job = job
         self.precision = choose_precision(job.precision, [fast_bf16_here()])
         self._servers = [RowServer(job) for _ in range(job.servers.count)]
+        self._snapshots = LocalSnapshots(job, self._servers)
         self._clock = SpanClock()
         self._window_size: WindowSize | None = None
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
@@ -80,11 +87,24 @@ class LocalRun:
             precision=self.precision.taken,
         )
 
-    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
+    def restore(self, snapshot: Snapshot) -> None:
+        self._snapshots.load(snapshot)
+        restore_tower(self._tower, snapshot, first=True)
+
+    def warm_start(self) -> int:
+        assert self.job.warm_start is not None
+        snapshot = open_warm_start(self.job)
+        if self.job.warm_start.dense:
+            warm_tower(self._tower, snapshot)
+        return self._snapshots.warm_start(snapshot)
+
+    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
         readers, sequencer = self._open(data)
         pace = Pace(_WATCH_EVERY_S)
+        cuts = self._snapshots.begin(snapshots, digest=data.digest)
 
         def after_step(tower: Tower) -> None:
+            cuts.look()
             if pace.due():
                 watch(self._progress(data, sequencer))
 
@@ -105,10 +125,11 @@ class LocalRun:
             inline = InlineStream(self.job, sequencer, readers)
             source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
         cpu_before_s = time.process_time()
-        log = train(self._tower, batches, source, after_step=after_step)
+        log = train(self._tower, batches, source, after_step=after_step, cuts=cuts)
         watch(self._progress(data, sequencer))
         self._collect(readers)
-        return TrainOutcome.of([log], cpu_s={"process": time.process_time() - cpu_before_s})
+        cpu_s = {"process": time.process_time() - cpu_before_s}
+        return TrainOutcome.of([log], cpu_s=cpu_s, snapshots=cuts.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         readers, sequencer = self._open(data)
@@ -117,23 +138,38 @@ class LocalRun:
         self._collect(readers)
         return scores
 
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        readers, sequencer = self._open(data)
+
+        def hand_on(part: ScoredPart) -> None:
+            watch(self._progress(data, sequencer))
+            sink((part,))
+
+        predict(self._tower, InlineStream(self.job, sequencer, readers), sink=hand_on)
+        watch(self._progress(data, sequencer))
+        self._collect(readers)
+
     def save(self, folder: Path) -> None:
         self._wait()
-        parts = [
-            part
-            for index, server in enumerate(self._servers)
-            for part in write_rows(server.stores, self.job, folder=folder, server=index)
-        ]
-        self._tower.dense.refresh()
-        dense = write_dense(self._tower.module, folder=folder)
-        write_manifest(self.job, folder=folder, parts=parts, dense_sha256=dense)
+        owners = initial_owners(self.job.buckets, len(self._servers))
+        with SnapshotDraft.begin(folder.parent, name=folder.name, step=len(self._tower.log.losses)) as draft:
+            rows = [
+                write_rows(server.stores, self.job, folder=draft.path, server=index, owners=owners)
+                for index, server in enumerate(self._servers)
+            ]
+            self._tower.dense.refresh()
+            dense = write_module(self._tower.module, folder=draft.path)
+            files = [dense, *(entry for own in rows for entry in own.files)]
+            draft.commit(self.job, files=files, held=merge_held([own.held for own in rows]))
 
     def load(self, folder: Path) -> None:
         self._wait()
+        snapshot = Snapshot.open(folder)
+        owners = initial_owners(self.job.buckets, len(self._servers))
         for index, server in enumerate(self._servers):
-            read_rows(server.stores, self.job, folder=folder, server=index, servers=len(self._servers))
+            read_rows(server.stores, self.job, snapshot, server=index, owners=owners)
             server.forget_towers()
-        read_dense(self._tower.module, folder=folder)
+        read_module(self._tower.module, snapshot)
         self._tower.dense.reopen()
 
     def report(self) -> RunReport:
@@ -176,6 +212,7 @@ class LocalRun:
             epochs=data.epochs,
             max_steps=data.max_steps,
             towers=1,
+            start=data.start,
         )
         return readers, sequencer
 

@@ -19,6 +19,14 @@ class Phase(Enum):
     TEST = "test"
 
 
+class Cut(Enum):
+    """What all towers do after a step: nothing, settle what a snapshot holds and go on, or settle it and end."""
+
+    NONE = "none"
+    SNAPSHOT = "snapshot"
+    STOP = "stop"
+
+
 class SequencerForReader(Protocol):
     """The sequencer as a reader sees it."""
 

@@ -17,7 +17,7 @@ from hetero.keys.assemble import BatchAssembler, PreparedSplit
 from hetero.keys.sequencer import Sequencer, SplitId, Turn
 from hetero.loops.protocols import SequencerForReader
 from hetero.observe.spans import Span, SpanClock, SpanTotals
-from hetero.records import Batch, DataSpec, JobSpec, KeySet, Piece, SplitRef, SplitReport
+from hetero.records import START, Batch, Cursor, DataSpec, JobSpec, KeySet, Piece, SplitRef, SplitReport
 
 
 class Reader:
@@ -91,7 +91,14 @@ def read_splits(reader: Reader, sequencer: SequencerForReader) -> None:
 
 
 def make_sequencer(
-    job: JobSpec, *, data: DataSpec, splits: int, epochs: int, max_steps: int | None, towers: int
+    job: JobSpec,
+    *,
+    data: DataSpec,
+    splits: int,
+    epochs: int,
+    max_steps: int | None,
+    towers: int,
+    start: Cursor = START,
 ) -> Sequencer:
     """The sequencer of one pass or several over `splits` splits of `data`."""
     return Sequencer(
@@ -102,4 +109,5 @@ def make_sequencer(
         towers=towers,
         max_steps=max_steps,
         ahead=2 * job.readers.count,
+        start=start,
     )

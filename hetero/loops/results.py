@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hetero.exchange.messages import RejectedGradient
 from hetero.metrics.bucketed import BucketedAuc
-from hetero.records import F32, U64
+from hetero.records import F32, U64, Piece
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,7 +16,9 @@ class StepLog:
     joint: losses are of the joint batch, equal on every tower; otherwise this tower's shares, which add up to it.
 
     waits: seconds by role waited for. step_ends_t: unix seconds at the end of every step.
-    started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps.
+    started_t, first_step_t, last_step_t: unix seconds at the start of training and at the end of those steps, since
+    the run was last resumed. earlier_s: seconds of training before that. stopped: by a cut, before the end of the data.
+    The log of tower 0 of a resumed run begins with what all towers did before.
     """
 
     joint: bool = True
@@ -30,6 +32,8 @@ class StepLog:
     last_step_t: float | None = None
     step_ends_t: list[float] = field(default_factory=list)
     waits: dict[str, float] = field(default_factory=dict)
+    earlier_s: float = 0.0
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +48,13 @@ class Scores:
     weights: F32 | None
     gauc_ids: U64 | None
     buckets: BucketedAuc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPart:
+    """Predictions of one tower's batch of one step. predictions float32 [R], of the rows of `pieces` in their order."""
+
+    step: int
+    tower: int
+    pieces: tuple[Piece, ...]
+    predictions: F32

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Protocol
 
 import numpy as np
 
+from hetero.checkpoint.snapshot import Snapshot
 from hetero.data.sources import check_schema, list_splits
 from hetero.errors import DataError
 from hetero.exchange.messages import RejectedGradient
@@ -22,21 +24,33 @@ from hetero.exchange.window_size import WindowChoice
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
 from hetero.loops.protocols import Phase
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.results import ScoredPart, Scores, StepLog
+from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import SpanTotals
-from hetero.records import F64, DataSpec, JobSpec, SplitRef
+from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SplitRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPass:
-    """Data a run reads, resolved to splits: what readers and sequencer are told at the start of a phase."""
+    """Data a run reads, resolved to splits: what readers and sequencer are told at the start of a phase.
+
+    start: where to begin in the stream of all passes.
+    """
 
     phase: Phase
     data: DataSpec
     splits: tuple[SplitRef, ...]
     epochs: int
     max_steps: int | None
+    start: Cursor = START
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides the order of rows: the splits without their folders, and how they are shuffled."""
+        splits = [(PurePath(s.path).name, s.format.value, s.part, s.start, s.stop) for s in self.splits]
+        told = repr((splits, self.data.shuffle, self.data.seed))
+        return hashlib.sha256(told.encode("utf-8")).hexdigest()
 
     @staticmethod
     def open(data: DataSpec, *, phase: Phase, epochs: int = 1, max_steps: int | None = None) -> DataPass:
@@ -62,6 +76,7 @@ class RunProgress:
 
 
 Watch = Callable[[RunProgress], None]
+Sink = Callable[[Sequence[ScoredPart]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +87,9 @@ class TrainOutcome:
     not keep in step. rejected_rows: gradients of rows not applied; rejected_dense:
     steps in which a dense parameter's gradient was not finite, by parameter. waits: seconds towers waited while
     training, added up over towers, by role waited for. step_ends_t float64 [steps]: unix seconds at the end of the
-    first tower's steps. cpu_s: seconds of CPU time while training, by role and index.
+    first tower's steps. cpu_s: seconds of CPU time while training, by role and index. earlier_s: seconds of training
+    before the run was last resumed; losses, rows and step_ends_t hold what was done then. stopped: by a cut, before the
+    end of the data. snapshots: those taken since.
     """
 
     losses: F64
@@ -86,9 +103,14 @@ class TrainOutcome:
     rejected_rows: int
     rejected_examples: tuple[RejectedGradient, ...]
     rejected_dense: Mapping[str, int]
+    earlier_s: float = 0.0
+    stopped: bool = False
+    snapshots: tuple[SnapshotReport, ...] = ()
 
     @staticmethod
-    def of(logs: Sequence[StepLog], *, cpu_s: Mapping[str, float]) -> TrainOutcome:
+    def of(
+        logs: Sequence[StepLog], *, cpu_s: Mapping[str, float], snapshots: Sequence[SnapshotReport] = ()
+    ) -> TrainOutcome:
         """From the logs of all towers, in tower order. Every tower takes part in every step, if with no rows."""
         told = logs[:1] if logs[0].joint else logs
         rejected_dense: dict[str, int] = {}
@@ -111,12 +133,15 @@ class TrainOutcome:
             rejected_rows=sum(log.rejected_rows for log in logs),
             rejected_examples=tuple(example for log in logs for example in log.rejected_examples),
             rejected_dense=rejected_dense,
+            earlier_s=logs[0].earlier_s,
+            stopped=logs[0].stopped,
+            snapshots=tuple(snapshots),
         )
 
     @property
     def training_s(self) -> float:
-        """Seconds from the start of training to the end of the last step."""
-        return (self.last_step_t or self.started_t) - self.started_t
+        """Seconds from the start of training to the end of the last step, without those the run was not alive."""
+        return self.earlier_s + (self.last_step_t or self.started_t) - self.started_t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +219,30 @@ class TrainingRun(Protocol):
     def precision(self) -> PrecisionChoice:
         """What all towers of the run multiply matrices in."""
 
-    def train(self, data: DataPass, *, watch: Watch) -> TrainOutcome:
-        """Train over the data. What `watch` raises ends the run."""
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take up what a snapshot holds, before anything was trained; the data pass then starts at its cursor."""
+
+    def warm_start(self) -> int:
+        """Begin with the rows and parameters that the job's `warm_start` names; the number of rows.
+
+        Raises UserError when they do not fit, DataError when they are damaged.
+        """
+
+    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
+        """Train over the data. What `watch` raises ends the run. A snapshot that cannot be written is told of, and
+        training goes on."""
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         """Predict every row; rows in the order of towers, then steps."""
 
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+        """Predict every row and hand the predictions on while they come, each tower's in step order.
+
+        `watch` is told of a split's malformed rows before `sink` gets rows of that split.
+        """
+
     def save(self, folder: Path) -> None:
-        """Write the model (`hetero.checkpoint.model`)."""
+        """Write the model (`hetero.checkpoint`): a snapshot without cursors."""
 
     def load(self, folder: Path) -> None:
         """Take rows and dense parameters from a model written by `save`."""

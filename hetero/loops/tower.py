@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
-from hetero.loops.protocols import BatchStream
-from hetero.loops.results import Scores, StepLog
+from hetero.loops.protocols import BatchStream, Cut
+from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
@@ -67,9 +68,9 @@ class Tower:
         self._row_loss = row_loss(job.tower.loss)
         self._is_bf16 = precision is Precision.BF16
 
-    def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource) -> float:
+    def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource, *, flag: float = 0.0) -> DenseStep:
         """Rows, forward, backward, gradients to the source, dense update. Returns the loss of the joint batch, or this
-        tower's share of it in modes without a sum over towers.
+        tower's share of it in modes without a sum over towers; and likewise the flags of all towers, or its own.
 
         Raises NumericsError when the loss has not been finite for several steps in a row; until then gradients that
         are not finite are rejected and counted.
@@ -80,7 +81,7 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
-            logits = self._forward(batch, rows)
+            logits = self._forward(batch, rows, is_bf16=self._is_bf16)
             weights = None if batch.weights is None else torch.from_numpy(batch.weights)
             labels = torch.from_numpy(batch.labels)
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
@@ -88,28 +89,36 @@ class Tower:
         with self.clock.span(Span.ROWS_PUSH):
             self._note_rejected(source.apply(spec, batch, tuple(_gradient(values) for values in rows)))
         with self.clock.span(Span.GRADS_MERGE):
-            outcome = self.dense.step(loss)
+            outcome = self.dense.step(loss, flag=flag)
         self._note_step(batch, outcome)
         self._check_finite(spec.step)
-        return outcome.loss
+        return outcome
 
     def score(self, batch: Batch, *, step: int) -> F32:
-        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created."""
+        """Probabilities of a batch, float32 [B]; unseen keys read as zeros and nothing is created.
+
+        In fp32 whatever the run trains in, so that a model's scores do not depend on the machine that computes them.
+        """
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled])
+            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
             probabilities: F32 = torch.sigmoid(logits.float()).numpy()
         return probabilities
+
+    def deliver(self, source: RowSource, *, steps: int) -> None:
+        """Let the servers hold everything as it is after `steps` steps; training goes on."""
+        self._note_rejected(source.deliver(steps))
+        self._note_rejected_dense(self.dense.settle())
 
     def finish(self, source: RowSource) -> None:
         """Wait until every update is with the servers."""
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _forward(self, batch: Batch, rows: list[torch.Tensor]) -> torch.Tensor:
+    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> torch.Tensor:
         embeddings: Embeddings = embed(batch, rows, self._layout)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._is_bf16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
             logits = self.module(torch.from_numpy(batch.dense), embeddings)
         return check_logits(logits, batch.rows).float()
 
@@ -142,15 +151,41 @@ class Tower:
         self.log.rejected_examples += told.examples[:room]
 
 
-def train(tower: Tower, batches: BatchStream, source: RowSource, *, after_step: Callable[[Tower], None]) -> StepLog:
-    """Train on every batch of the stream, then wait for the servers."""
+class Cuts(Protocol):
+    """Cuts for snapshots, as the loop of steps sees them."""
+
+    def flag(self, spec: BatchSpec) -> float:
+        """What this tower flags in the step's sum."""
+
+    def after(self, tower: Tower, source: RowSource, spec: BatchSpec, flags: float) -> Cut:
+        """Cut where all towers are to, after the step; what was done. flags: the step's sum."""
+
+    def end(self) -> None:
+        """No further step comes."""
+
+
+def train(
+    tower: Tower,
+    batches: BatchStream,
+    source: RowSource,
+    *,
+    after_step: Callable[[Tower], None],
+    cuts: Cuts | None = None,
+) -> StepLog:
+    """Train on every batch of the stream, or until a cut that stops the run, then wait for the servers."""
     tower.module.train()
     tower.log.started_t = time.time()
     waits_before = tower.clock.totals().waits
     for spec, batch in batches:
-        tower.train_step(spec, batch, source)
+        flags = tower.train_step(spec, batch, source, flag=cuts.flag(spec) if cuts else 0.0).flags
         after_step(tower)
-    tower.finish(source)
+        if cuts is not None and cuts.after(tower, source, spec, flags) is Cut.STOP:
+            tower.log.stopped = True
+            break
+    if cuts is not None:
+        cuts.end()
+    if not tower.log.stopped:  # after a stop nothing is sent on: the snapshot holds all
+        tower.finish(source)
     waits = tower.clock.totals().waits
     tower.log.waits = {role: waited - waits_before.get(role, 0.0) for role, waited in waits.items()}
     return tower.log
@@ -177,6 +212,15 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
         gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
         buckets=buckets,
     )
+
+
+def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None]) -> None:
+    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed."""
+    tower.dense.refresh()
+    tower.module.eval()
+    for spec, batch in batches:
+        predictions = tower.score(batch, step=spec.step)
+        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions))
 
 
 def _gradient(rows: torch.Tensor) -> F32:

@@ -30,6 +30,7 @@ from hetero.keys.windows import WindowBuilder
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import SoleTower
 from hetero.records import (
+    START,
     Batch,
     BatchSpec,
     DiskIo,
@@ -149,7 +150,7 @@ def _numbers_that_grow() -> None:
 
 def _leased_step(job: JobSpec, batch: Batch) -> None:
     """A window of one step, and the one in which its rows leave."""
-    spec = BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0)
+    spec = BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0, after=START)
     builder = WindowBuilder(job)
     windows = (builder.build([[spec]], [[[group.unique for group in batch.groups]]])[0], builder.build([], [])[0])
     server = RowServer(job)

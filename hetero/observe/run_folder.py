@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,8 @@ STEP_ENDS = "step_ends.npy"
 MALFORMED = "malformed.jsonl"
 LOG = "run.log"
 LOCK = "run.lock"
+SNAPSHOTS = "snapshots"
+SNAPSHOTS_ELSEWHERE = "snapshots.path"
 MARKS = (SUMMARY, EVENTS, RESOLVED_JOB, LOCK)
 
 
@@ -32,7 +35,7 @@ class RunFolder:
     summary: `summary.json`, written last, so that it is there only when the run finished.
     events: the event log. resolved_job: the job with every default written out. losses: float64 [steps], the mean
     loss of each step. step_ends: float64 [steps], unix seconds when each ended. malformed: one line of JSON a row left
-    out. log: log lines, and the traceback of a failed run.
+    out. snapshots: folder of snapshots. log: log lines, and the traceback of a failed run.
     """
 
     def __init__(self, path: Path, *, lock: int | None = None, moved_to: Path | None = None) -> None:
@@ -67,12 +70,35 @@ class RunFolder:
         return RunFolder(path, lock=lock, moved_to=moved_to)
 
     @staticmethod
+    def reopen(path: Path) -> RunFolder:
+        """Hold the folder of an earlier run, to go on with it; its summary, if it finished, is removed.
+
+        Raises UserError when there is no run in it, or one is writing into it now.
+        """
+        folder = RunFolder.open(path)
+        try:
+            with _one_at_a_time(folder.path.resolve().parent):
+                _refuse_unless_idle_run(folder.path)
+                lock = os.open(folder.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder.summary.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"run folder {path}: cannot be written ({error.strerror}); make it writable") from error
+        os.write(lock, f"{os.getpid()}\n".encode())
+        return RunFolder(folder.path, lock=lock)
+
+    @staticmethod
+    def is_run(path: Path) -> bool:
+        """Whether a run lies in the folder."""
+        return (Path(path) / RESOLVED_JOB).is_file()
+
+    @staticmethod
     def open(path: Path) -> RunFolder:
         """A run's folder for reading. Raises UserError when there is no run in it."""
         path = Path(path)
         if not path.is_dir():
             raise UserError(f"run folder {path}: there is no such folder; give the folder of a run, such as runs/demo")
-        if not (path / RESOLVED_JOB).is_file():
+        if not RunFolder.is_run(path):
             raise UserError(f"run folder {path}: holds no run ({RESOLVED_JOB} is missing); give one that training made")
         return RunFolder(path)
 
@@ -104,6 +130,17 @@ class RunFolder:
     @property
     def malformed(self) -> Path:
         return self.path / MALFORMED
+
+    @property
+    def snapshots(self) -> str:
+        """Path or URI of the folder of the run's snapshots."""
+        elsewhere = self.path / SNAPSHOTS_ELSEWHERE
+        return elsewhere.read_text(encoding="utf-8").strip() if elsewhere.is_file() else str(self.path / SNAPSHOTS)
+
+    def keep_snapshots_in(self, folder: str) -> None:
+        """Keep the snapshots of a new run in a folder of its own inside `folder`, a path or URI, and note where."""
+        own = f"{folder.rstrip('/')}/{self.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{os.getpid()}"
+        write_whole(self.path / SNAPSHOTS_ELSEWHERE, own + "\n")
 
     @property
     def log(self) -> Path:

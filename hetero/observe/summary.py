@@ -80,6 +80,7 @@ class Summary:
     rows: Mapping[str, int] = field(default_factory=dict)
     mode: str = "sync"
     staleness: Mapping[str, object] = field(default_factory=dict)
+    snapshots: Mapping[str, object] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     peak_rss_bytes: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, float] = field(default_factory=dict)

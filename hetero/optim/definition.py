@@ -31,18 +31,23 @@ KIND = {
 
 def state_size(spec: RowOptimizerSpec, dim: int) -> int:
     """Floats of state per row."""
-    return {
-        RowOptimizer.SGD: 0,
-        RowOptimizer.ADAGRAD: dim,
-        RowOptimizer.ROWWISE_ADAGRAD: 1,
-        RowOptimizer.ADAM: 2 * dim + 2,
-        RowOptimizer.FTRL: 2 * dim,
-    }[spec.kind]
+    return sum(size for _, size in state_parts(spec, dim))
 
 
 def row_width(spec: RowOptimizerSpec, dim: int) -> int:
     """Floats per row: W = dim + state."""
     return dim + state_size(spec, dim)
+
+
+def state_parts(spec: RowOptimizerSpec, dim: int) -> tuple[tuple[str, int], ...]:
+    """Names and sizes in floats of what lies behind a row's weights, in order."""
+    return {
+        RowOptimizer.SGD: (),
+        RowOptimizer.ADAGRAD: (("sum_of_squares", dim),),
+        RowOptimizer.ROWWISE_ADAGRAD: (("sum_of_mean_squares", 1),),
+        RowOptimizer.ADAM: (("first_moment", dim), ("second_moment", dim), ("beta1_power", 1), ("beta2_power", 1)),
+        RowOptimizer.FTRL: (("z", dim), ("n", dim)),
+    }[spec.kind]
 
 
 def hyper_array(spec: RowOptimizerSpec) -> F32:

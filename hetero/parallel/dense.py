@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 import torch
 from torch import nn
 
-from hetero.errors import JobError
+from hetero.errors import DataError, JobError
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.group import TowerGroup
 from hetero.records import TowerSpec
@@ -44,14 +44,15 @@ def _all_finite(values: torch.Tensor) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseStep:
     """loss: weighted mean over all towers' rows. rejected: parameters whose gradient was not finite; then no
-    parameter was changed in this step."""
+    parameter was changed in this step. flags: sum of what the towers flagged."""
 
     loss: float
     rejected: tuple[str, ...]
+    flags: float = 0.0
 
 
 class DenseUpdater:
-    """Sums gradients and loss over the group in one collective and steps the optimizer.
+    """Sums gradients, loss and flags over the group in one collective and steps the optimizer.
 
     Raises JobError for an optimizer that does not exist.
     """
@@ -70,10 +71,10 @@ class DenseUpdater:
         self._optimizer = _optimizer(spec, parameters) if parameters else None
         size = sum(parameter.numel() for parameter in parameters)
         device = parameters[0].device if parameters else torch.device("cpu")
-        self._flat = torch.zeros(size + 1, dtype=torch.float32, device=device)
+        self._flat = torch.zeros(size + 2, dtype=torch.float32, device=device)
 
-    def step(self, loss: torch.Tensor) -> DenseStep:
-        """Reduce, check, update. loss: this tower's share of the weighted mean (scalar)."""
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
+        """Reduce, check, update. loss: this tower's share of the weighted mean (scalar). flag: for all to hear."""
         flat = self._flat
         start = 0
         for _, parameter in self._named:
@@ -84,9 +85,10 @@ class DenseUpdater:
                 flat[start:stop] = parameter.grad.reshape(-1)
             start = stop
         flat[start] = loss.detach()
+        flat[start + 1] = flag
         with self._clock.span(Span.WAIT_TOWERS):
             self._group.sum_(flat)
-        total = float(flat[start])
+        total, flags = float(flat[start]), float(flat[start + 1])
         rejected: tuple[str, ...] = ()
         if _all_finite(flat[:start]):
             self._update(flat)
@@ -94,7 +96,30 @@ class DenseUpdater:
             rejected = self._not_finite(flat)
         if self._optimizer is not None:
             self._optimizer.zero_grad(set_to_none=True)
-        return DenseStep(loss=total, rejected=rejected)
+        return DenseStep(loss=total, rejected=rejected, flags=flags)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of the optimizer's tensors, by `<parameter>/<name of the tensor>`."""
+        if self._optimizer is None:
+            return {}
+        return {
+            f"{name}/{key}": value.detach().clone()
+            for name, parameter in self._named
+            for key, value in self._optimizer.state.get(parameter, {}).items()
+        }
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on with the tensors that `state` gave. Raises DataError when they are not of these parameters."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for path, value in state.items():
+            name, _, key = path.rpartition("/")
+            found.setdefault(name, {})[key] = value.clone()
+        strange = sorted(set(found) - {name for name, _ in self._named})
+        if strange:
+            raise DataError(f"dense optimizer: the snapshot has state of {strange[0]}, the tower has no such parameter")
+        for name, parameter in self._named:
+            if self._optimizer is not None and name in found:
+                self._optimizer.state[parameter] = found[name]
 
     def _update(self, flat: torch.Tensor) -> None:
         start = 0

@@ -10,12 +10,14 @@ All arrays are numpy, C-contiguous, on the CPU. Keys are uint64 end to end; sign
 
 from __future__ import annotations
 
-from hetero.records.arrays import F32, F64, I32, I64, U16, U64
+from hetero.records.arrays import F32, F64, I32, I64, U8, U16, U64
 from hetero.records.features import DataSpec, DenseFeature, DenseTransform, Format, IdKind, Missing, SparseFeature
 from hetero.records.flow import (
+    START,
     Bags,
     Batch,
     BatchSpec,
+    Cursor,
     GroupBatch,
     Jagged,
     KeySet,
@@ -41,9 +43,11 @@ from hetero.records.job import (
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
+    SnapshotSpec,
     StorageSpec,
     TableSpec,
     TowerSpec,
+    WarmStartSpec,
 )
 
 __all__ = [
@@ -54,11 +58,14 @@ __all__ = [
     "F64",
     "I32",
     "I64",
+    "START",
+    "U8",
     "U16",
     "U64",
     "Bags",
     "Batch",
     "BatchSpec",
+    "Cursor",
     "DataSpec",
     "DenseFeature",
     "DenseTransform",
@@ -83,10 +90,12 @@ __all__ = [
     "RoleSpec",
     "RowOptimizer",
     "RowOptimizerSpec",
+    "SnapshotSpec",
     "SparseFeature",
     "SplitRef",
     "SplitReport",
     "StorageSpec",
     "TableSpec",
     "TowerSpec",
+    "WarmStartSpec",
 ]

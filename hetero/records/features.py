@@ -79,18 +79,20 @@ class DataSpec:
     """What to read and which columns mean what. Paths: local, globs, folders, or any pyarrow filesystem URI.
 
     gauc_column: the ids that group rows for GAUC (hashed like AUTO ids). columns: names for text files without a
-    header. max_malformed_fraction: above it the job fails; malformed rows are always counted and written aside.
-    text_block_bytes: size of a split of an uncompressed text file.
+    header. label: None for data to be scored whose labels nobody asks for; the rows' labels are NaN then. keep: further
+    columns to be read as they are, for `hetero.data.kept`. max_malformed_fraction: above it the job fails; malformed
+    rows are always counted and written aside. text_block_bytes: size of a split of an uncompressed text file.
     """
 
     paths: tuple[str, ...]
     dense: tuple[DenseFeature, ...]
     sparse: tuple[SparseFeature, ...]
-    label: str
+    label: str | None
     format: Format = Format.AUTO
     weight: str | None = None
     gauc_column: str | None = None
     columns: tuple[str, ...] | None = None
+    keep: tuple[str, ...] = ()
     max_malformed_fraction: float = 0.0
     text_block_bytes: int = 16 << 20
     shuffle: bool = False

@@ -47,20 +47,22 @@ class Jagged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedRow:
     """Where a row was left out and why. line: 1-based line of a text file (compressed ones too) relative to the
-    split's first line when the split does not begin the file, or 0-based row number inside a Parquet row group."""
+    split's first line when the split does not begin the file, or 0-based row number inside a Parquet row group, `part`.
+    """
 
     path: str
     split_start: int
     line: int
     reason: str
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedSplit:
     """The rows of one split, as columns. R good rows, in file order or permuted by (seed, epoch, split).
 
-    labels float32 [R] in {0, 1}; weights float32 [R] or None; dense float32 [R, D]; sparse one per SparseFeature;
-    gauc_ids uint64 [R] or None; malformed: every row left out.
+    labels float32 [R] in {0, 1}, or NaN where none are read; weights float32 [R] or None; dense float32 [R, D]; sparse
+    one per SparseFeature; gauc_ids uint64 [R] or None; malformed: every row left out.
     """
 
     ref: SplitRef
@@ -169,13 +171,38 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far the joint stream of rows is used at a step boundary: enough to go on without reading what is behind.
+
+    step: steps done. splits: whole splits behind, over all passes; row: rows used of the split after them. rows: good
+    rows used, over all passes. read, malformed: rows of the first pass in the splits behind, good and malformed ones
+    together, and the malformed ones alone.
+    """
+
+    step: int = 0
+    splits: int = 0
+    row: int = 0
+    rows: int = 0
+    read: int = 0
+    malformed: int = 0
+
+
+START = Cursor()
+"""Before the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """What one tower's batch of one step holds. weight_sum is over all towers' rows of the step."""
+    """What one tower's batch of one step holds. weight_sum is over all towers' rows of the step.
+
+    after: where the stream stands when the step is done, for all towers alike.
+    """
 
     step: int
     tower: int
     pieces: tuple[Piece, ...]
     weight_sum: float
+    after: Cursor
 
     @property
     def rows(self) -> int:

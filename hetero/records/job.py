@@ -169,6 +169,28 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSpec:
+    """When a run takes snapshots: after every so many steps, after so many seconds without one, or both; None for
+    neither, and then only one when it is stopped. keep: how many stay on disk. deltas: how many that hold only the rows
+    changed since the one before may follow one that holds all."""
+
+    every_steps: int | None = None
+    every_s: float | None = None
+    keep: int = 2
+    deltas: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartSpec:
+    """What a new run begins with instead of first values. path: of a snapshot. tables: names; None for all that the two
+    have in common. dense: the tower's parameters and buffers too."""
+
+    path: str
+    tables: tuple[str, ...] | None = None
+    dense: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job with nothing left to decide: what every role is constructed from. Picklable, pure data.
 
@@ -197,6 +219,8 @@ class JobSpec:
     mode: Mode = Mode.SYNC
     staleness: int = 0
     geo_scale: float = 1.0
+    snapshots: SnapshotSpec = SnapshotSpec()
+    warm_start: WarmStartSpec | None = None
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
     storage: StorageSpec | None = None

@@ -20,7 +20,7 @@ class DotInteraction(nn.Module):
 
     Order: the strictly lower triangle row by row, (1,0), (2,0), (2,1), (3,0) ... With `first` [B, E] that vector is
     field 0 and stands before the products too: -> [B, E + F * (F - 1) / 2], F counting it. float32; on the CPU rows of
-    the result begin on cache lines.
+    the result begin on cache lines. An exported graph holds the tensor operations.
     """
 
     lower: Tensor
@@ -32,6 +32,8 @@ class DotInteraction(nn.Module):
 
     def forward(self, block: Tensor, first: Tensor | None = None) -> Tensor:
         block, first = block.float(), None if first is None else first.float()
+        if torch.compiler.is_exporting():
+            return interaction_torch.forward(first, block, lower=self.lower)
         if block.device.type != "cpu":
             with torch.autocast(block.device.type, enabled=False):
                 return interaction_torch.forward(first, block, lower=self.lower)

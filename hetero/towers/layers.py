@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from torch import Tensor, float32, is_autocast_enabled, nn, zeros
+from torch import Tensor, compiler, float32, is_autocast_enabled, nn, zeros
 
 from hetero.errors import TowerError
 from hetero.towers.arguments import choice, probability, sizes
@@ -99,7 +99,8 @@ class MLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._is_plain and x.device.type == "cpu" and x.dim() == 2 and x.dtype is float32 and not _autocasts(x):
+        on_cpu = x.device.type == "cpu" and not compiler.is_exporting()  # an exported graph holds no kernels of ours
+        if self._is_plain and on_cpu and x.dim() == 2 and x.dtype is float32 and not _autocasts(x):
             linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
             parameters = [parameter for layer in linears for parameter in (layer.weight, layer.bias)]
             return relu_layers(x, parameters, single_last=self._has_single_last)

@@ -17,7 +17,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("hetero.kernels",),
     ("hetero.hardware", "hetero.observe", "hetero.metrics"),
     ("hetero.data", "hetero.keys", "hetero.optim", "hetero.towers"),
-    ("hetero.embedding", "hetero.parallel"),
+    ("hetero.embedding", "hetero.parallel", "hetero.serving"),
     ("hetero.exchange", "hetero.planning"),
     ("hetero.checkpoint",),
     ("hetero.loops",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero.parallel.group import Rendezvous, free_rendezvous
@@ -24,13 +24,22 @@ def _run(function: RankFunction, rank: int, size: int, meet: Rendezvous, answers
 
 
 def on_ranks(
-    function: RankFunction, *extra: Any, size: int, deadline_s: float = 60.0, silent: int = 0
+    function: RankFunction,
+    *extra: Any,
+    size: int,
+    deadline_s: float = 60.0,
+    silent: int = 0,
+    preload: Sequence[str] = (),
 ) -> dict[int, Any]:
     """What `function(rank, size, rendezvous, *extra)` returned on every rank, or the exception it raised.
 
-    silent: so many ranks are expected to end without an answer. Raises TimeoutError when others do not answer in time.
+    silent: so many ranks are expected to end without an answer. preload: modules that one process imports, of which the
+    ranks are then forked; many ranks of heavy modules begin sooner so. Raises TimeoutError when others do not answer in
+    time.
     """
-    context = multiprocessing.get_context("spawn")
+    context: Any = multiprocessing.get_context("forkserver" if preload else "spawn")
+    if preload:
+        context.set_forkserver_preload(list(preload))
     answers = context.Queue()
     meet = free_rendezvous("127.0.0.1")
     processes = [

@@ -35,7 +35,8 @@ class _Job:
 
 
 class Compaction:
-    """Compaction of one store's segments. Calls come from the store's thread."""
+    """Compaction of one store's segments. Calls come from the store's thread. paused: while records that no index
+    knows of are to stay; no segment is begun then."""
 
     def __init__(self, files: SegmentFiles, index: SsdIndex, writer: Writer, *, garbage_share: float) -> None:
         self._files = files
@@ -46,6 +47,7 @@ class Compaction:
         self._buffer: Region | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ssd-compact")
         self._job: _Job | None = None
+        self.paused = False
         self.segments = 0
         self.read_bytes = 0
 
@@ -89,6 +91,8 @@ class Compaction:
 
     def _start(self, share: float) -> bool:
         """Begin with the segment that has most garbage, if that is at least this share of it."""
+        if self.paused:
+            return False
         oldest = self._files.oldest()
         best, most = None, share
         for segment in list(self._files):

@@ -10,9 +10,10 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -52,6 +53,16 @@ class Segment:
     state: State = State.OPEN
     references: int = 0
     retired_at: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def refer(self) -> None:
+        """Keep the file until `let_go`. Any thread may call either."""
+        with self._lock:
+            self.references += 1
+
+    def let_go(self) -> None:
+        with self._lock:
+            self.references -= 1
 
 
 class SegmentFiles:

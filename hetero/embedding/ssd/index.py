@@ -10,6 +10,7 @@ from hetero.errors import CapacityError
 from hetero.kernels.ssd_index import (
     ENTRIES_AT,
     ENTRY_COUNT,
+    HASH_BITS,
     MOST_ENTRIES,
     ROWS_IN,
     candidates_kernel,
@@ -109,6 +110,16 @@ class SsdIndex:
         live = np.empty(len(keys), np.bool_)
         live_kernel(keys.tables, keys.keys, locations, self._seeds, self.description, self._shift, live)
         return live
+
+    def locations(self) -> I64:
+        """Of all rows, in no order."""
+        found = []
+        for region, count in zip(self._entries, self.description[:, ENTRY_COUNT].tolist(), strict=True):
+            with region.view(ENTRY_BYTES * count) as view:
+                entries = np.frombuffer(view, np.uint64)
+                found.append((entries[entries != 0] >> np.uint64(HASH_BITS)).astype(np.int64) - 1)
+                del entries
+        return np.concatenate(found)
 
     def _resize(self, shard: int, entries: int) -> None:
         """Entries for a shard, in fresh memory: those there are entered anew."""

@@ -31,22 +31,22 @@ class Hold:
 
     def __init__(self, cut: Cut, segments: list[Segment]) -> None:
         self.cut = cut
-        self._segments = segments
+        self.segments = segments
 
     def link_into(self, folder: Path) -> None:
         """Give every file of the cut a second name in a folder of the same file system, and put that on disk.
 
         Raises OSError, for another file system say.
         """
-        for segment in self._segments:
+        for segment in self.segments:
             os.link(segment.path, folder / segment.path.name)
         sync_names(folder)
 
     def release(self) -> None:
         """The files may go; a second call does nothing."""
-        for segment in self._segments:
-            segment.references -= 1
-        self._segments = []
+        for segment in self.segments:
+            segment.let_go()
+        self.segments = []
 
     def __enter__(self) -> Hold:
         return self

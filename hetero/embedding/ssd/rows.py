@@ -123,6 +123,20 @@ class SsdRows:
             self._row_bytes_written += len(part) * self.layout.record_bytes
         self.tick()
 
+    def append_copies(self, keys: KeySet, rows: F32) -> I64:
+        """Write rows float32 [n, W] to the files without taking them: for a cut. Where they lie, int64 [n].
+
+        Raises CapacityError when the limit or a disk is reached.
+        """
+        uses = np.zeros(len(keys), np.uint8)
+        written = [np.empty(0, np.int64)]
+        for start in range(0, len(keys), self.layout.per_chunk):
+            stop = start + self.layout.per_chunk
+            part = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            self.compaction.ensure_space(len(part))
+            written.append(self.writer.append(part, rows[start:stop], uses[start:stop]))
+        return np.concatenate(written)
+
     def read(self, keys: KeySet, *, columns: int | None = None) -> SsdRead:
         """Rows of keys, which stay. columns: only so many of them. Raises as `Reader.read` does."""
         read, _ = self._read(keys, self.layout.width if columns is None else columns)
@@ -184,7 +198,7 @@ class SsdRows:
         self.writer.seal()
         segments = [segment for segment in self.files if segment.records]
         for segment in segments:
-            segment.references += 1
+            segment.refer()
         cut = Cut(
             sequence=self.writer.next_sequence,
             segments=tuple(

@@ -90,7 +90,7 @@ def live_rows(files: SegmentFiles, index: SsdIndex, writer: Writer) -> Iterator[
     segments = sorted(files, key=lambda segment: segment.number)
     buffer = Region(layout.chunk_bytes)
     for segment in segments:
-        segment.references += 1
+        segment.refer()
     try:
         for segment in segments:
             seen, wanted = 0, int(files.live[segment.slot])
@@ -111,7 +111,7 @@ def live_rows(files: SegmentFiles, index: SsdIndex, writer: Writer) -> Iterator[
                 raise damaged(segment, int(files.live[segment.slot]) - seen)
     finally:
         for segment in segments:
-            segment.references -= 1
+            segment.let_go()
 
 
 def damaged(segment: Segment, rows: int) -> DataError:

@@ -2,84 +2,34 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 
+from hetero.checkpoint import parquet_rows
 from hetero.checkpoint import rows as rows_module
-from hetero.checkpoint.dense import read_dense, write_dense
-from hetero.checkpoint.manifest import DENSE, MANIFEST, Part, read_manifest, write_manifest
-from hetero.checkpoint.rows import read_rows, write_rows
-from hetero.embedding.store import Create, RowStore
-from hetero.errors import DataError, HeteroError
+from hetero.checkpoint.manifest import MANIFEST
+from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
+from hetero.checkpoint.tensors import read_module, write_module
+from hetero.embedding.store import Create
+from hetero.errors import DataError, SnapshotError
 from hetero.keys.routing import Router, initial_owners
-from hetero.records import F32, GroupSpec, JobSpec, KeySet, RowOptimizer, RowOptimizerSpec, TableSpec
-from tests.support.row_client import contract_job, some_gradients, some_keys
-from tests.support.row_oracle import pairs
+from hetero.records import GroupSpec, KeySet, RowOptimizer, RowOptimizerSpec, TableSpec
+from tests.support.row_client import some_gradients, some_keys
 from tests.support.row_updates import assert_same_bits
-
-JOB = contract_job(servers=1)
-
-
-def new_stores(job: JobSpec = JOB) -> list[RowStore]:
-    return [RowStore(group) for group in job.groups]
-
-
-def trained(servers: int) -> list[list[RowStore]]:
-    """Stores of each server after a few steps; what a row holds does not depend on the number of servers."""
-    stores = [new_stores() for _ in range(servers)]
-    router = Router(JOB.groups, JOB.buckets, initial_owners(JOB.buckets, servers))
-    for step in range(3):
-        keys = some_keys(seed=step, rows=200)
-        gradients = some_gradients(keys, seed=step)
-        for index, group in enumerate(keys):
-            for server, part in enumerate(router.route(group)):
-                stores[server][index].push(part.keys, gradients[index][part.positions])
-    return stores
-
-
-def save(stores: Sequence[Sequence[RowStore]], folder: Path, job: JobSpec = JOB) -> list[Part]:
-    parts = [part for server, mine in enumerate(stores) for part in write_rows(mine, job, folder=folder, server=server)]
-    write_manifest(job, folder=folder, parts=parts, dense_sha256="0" * 64)
-    return parts
-
-
-def load(folder: Path, servers: int, job: JobSpec = JOB) -> tuple[list[list[RowStore]], int]:
-    stores = [new_stores(job) for _ in range(servers)]
-    loaded = sum(
-        read_rows(mine, job, folder=folder, server=server, servers=servers) for server, mine in enumerate(stores)
-    )
-    return stores, loaded
-
-
-def contents(stores: Sequence[Sequence[RowStore]], group: int) -> dict[tuple[int, int], F32]:
-    held: dict[tuple[int, int], F32] = {}
-    for mine in stores:
-        for keys, rows in mine[group].scan():
-            for identity, row in zip(pairs(keys), rows, strict=True):
-                assert identity not in held
-                held[identity] = row
-    return held
-
-
-def assert_equal(stores: Sequence[Sequence[RowStore]], wanted: Sequence[Sequence[RowStore]]) -> None:
-    for group in range(len(JOB.groups)):
-        got, want = contents(stores, group), contents(wanted, group)
-        assert got.keys() == want.keys()
-        assert len(want) > 200
-        assert_same_bits(np.array([got[identity] for identity in want]), np.array(list(want.values())))
+from tests.support.snapshots import JOB, assert_equal, load, new_stores, row_files, save, trained
 
 
 def test_rows_go_from_one_server_to_three_to_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(parquet_rows, "MOST_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(parquet_rows, "_FEWEST_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(rows_module, "PART_BYTES", 1 << 10)
     one = trained(1)
     save(one, tmp_path / "one")
     three, loaded = load(tmp_path / "one", 3)
@@ -99,8 +49,8 @@ def test_rows_go_from_one_server_to_three_to_two(tmp_path: Path, monkeypatch: py
 
 def test_training_goes_on_from_loaded_rows_as_if_nothing_had_happened(tmp_path: Path) -> None:
     one = trained(1)
-    save(one, tmp_path)
-    [loaded], _ = load(tmp_path, 1)
+    save(one, tmp_path / "model")
+    [loaded], _ = load(tmp_path / "model", 1)
     keys = some_keys(seed=1, rows=300)
     gradients = some_gradients(keys, seed=9)
     for index, group in enumerate(keys):
@@ -111,62 +61,61 @@ def test_training_goes_on_from_loaded_rows_as_if_nothing_had_happened(tmp_path: 
 
 def test_any_parquet_reader_opens_the_files(tmp_path: Path) -> None:
     [stores] = trained(1)
-    parts = save([stores], tmp_path)
-    assert [part.file for part in parts] == ["rows/group-00.part-0000.parquet", "rows/group-01.part-0000.parquet"]
+    parts = row_files(save([stores], tmp_path / "model"))
+    assert [part.file for part in parts] == [
+        "rows/group-00.server-0000.part-0000.parquet",
+        "rows/group-01.server-0000.part-0000.parquet",
+    ]
     for part, store in zip(parts, stores, strict=True):
-        table = pq.read_table(tmp_path / part.file)
+        table = pq.read_table(tmp_path / "model" / part.file)
         width = store.width
-        assert table.schema.equals(
-            pa.schema([("table", pa.uint16()), ("key", pa.uint64()), ("row", pa.list_(pa.float32(), width))])
-        )
+        assert table.schema.names == ["table", "key", "row"]
         assert table.num_rows == part.rows == store.count()
         keys = KeySet(table["table"].to_numpy(), table["key"].to_numpy())
         assert 2**64 - 1 in keys.keys
-        rows = np.array(table["row"].combine_chunks().flatten()).reshape(-1, width)
+        rows = np.frombuffer(table["row"].combine_chunks().buffers()[1], "<f4").reshape(-1, width)
         assert_same_bits(rows, store.read_rows(keys).rows)
 
 
 def test_stores_without_rows_round_trip(tmp_path: Path) -> None:
-    save([new_stores()], tmp_path)
-    stores, loaded = load(tmp_path, 3)
+    save([new_stores()], tmp_path / "model")
+    stores, loaded = load(tmp_path / "model", 3)
     assert loaded == 0
     assert [store.count() for mine in stores for store in mine] == [0] * 6
 
 
 def test_a_file_that_was_changed_or_cut_off_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / save(trained(1), tmp_path)[1].file
+    path = tmp_path / "model" / row_files(save(trained(1), tmp_path / "model"))[1].file
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     for damaged in (bytes(flipped), whole[:-1], b""):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"part-0000\.parquet: was changed or damaged \(SHA-256"):
-            load(tmp_path, 1)
+        with pytest.raises(DataError, match=r"part-0000\.parquet: (was changed or damaged \(SHA-256|has \d+ bytes)"):
+            load(tmp_path / "model", 1)
     path.write_bytes(whole)
-    load(tmp_path, 1)
+    load(tmp_path / "model", 1)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / save(trained(1), tmp_path)[0].file).unlink()
-    with pytest.raises(DataError, match=r"group-00\.part-0000\.parquet: is missing, the manifest lists it"):
-        load(tmp_path, 1)
+    (tmp_path / "model" / row_files(save(trained(1), tmp_path / "model"))[0].file).unlink()
+    with pytest.raises(DataError, match=r"part-0000\.parquet: is missing, the manifest lists it"):
+        load(tmp_path / "model", 1)
 
 
 def test_a_folder_without_a_manifest_is_no_model(tmp_path: Path) -> None:
-    write_rows(trained(1)[0], JOB, folder=tmp_path, server=0)
-    with pytest.raises(DataError, match=r"manifest\.json: no complete model is here"):
+    with pytest.raises(DataError, match=r"manifest\.json: no complete model or snapshot is here"):
         load(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "{}", '{"format": 99}', '{"format": 1}', '{"format": 1, "parts": [{}], "groups": []}'],
+    ["", "{", "[]", "null", "{}", '{"format": 99}', '{"format": 2}', '{"format": 2, "parts": [{}], "groups": []}'],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_text(text)
-    for job in (None, JOB):
-        with pytest.raises(DataError, match=r"manifest\.json: "):
-            read_manifest(tmp_path, job=job)
+    with pytest.raises(DataError, match=r"manifest\.json: "):
+        Snapshot.open(tmp_path)
 
 
 def other_dim(group: GroupSpec) -> GroupSpec:
@@ -183,30 +132,22 @@ def other_tables(group: GroupSpec) -> GroupSpec:
 
 @pytest.mark.parametrize("change", [other_dim, other_optimizer, other_tables])
 def test_the_model_of_another_job_is_refused(tmp_path: Path, change: Callable[[GroupSpec], GroupSpec]) -> None:
-    save(trained(1), tmp_path)
+    save(trained(1), tmp_path / "model")
     job = replace(JOB, groups=(JOB.groups[0], change(JOB.groups[1])))
-    with pytest.raises(DataError, match="holds the tables of another job"):
-        load(tmp_path, 1, job)
-    with pytest.raises(DataError, match="holds the tables of another job"):
-        load(tmp_path, 1, replace(JOB, groups=JOB.groups[:1]))
+    with pytest.raises(DataError, match=r"holds the tables of another job \(group 1 is dim 4 with"):
+        load(tmp_path / "model", 1, job)
+    with pytest.raises(DataError, match=r"another job \(2 groups of tables, the job has 1\)"):
+        load(tmp_path / "model", 1, replace(JOB, groups=JOB.groups[:1]))
 
 
-def test_the_manifest_comes_last_and_whole(tmp_path: Path) -> None:
-    parts = save(trained(1), tmp_path)
-    manifest = read_manifest(tmp_path, job=JOB)
-    assert list(manifest.parts) == parts
-    assert manifest.dense_sha256 == "0" * 64
-    assert json.loads((tmp_path / MANIFEST).read_text())["buckets"] == JOB.buckets
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_a_disk_that_refuses_names_file_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq.ParquetWriter, "write_batch", refuse)
-    with pytest.raises(HeteroError, match=r"part-0007\.parquet: rows of wide/user could not be written: .*No space"):
-        write_rows(trained(1)[0], JOB, folder=tmp_path, server=7)
+    with pytest.raises(SnapshotError, match=r"part-0000\.parquet: cannot be written .*No space.*the disk is full"):
+        save(trained(1), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 class Tower(nn.Module):
@@ -221,25 +162,27 @@ def test_dense_parameters_round_trip_and_are_checked(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tower, other = Tower(2), Tower(2)
     tower.seen += 5
-    digest = write_dense(tower, folder=tmp_path)
-    write_manifest(JOB, folder=tmp_path, parts=[], dense_sha256=digest)
-    read_dense(other, folder=tmp_path)
+    with SnapshotDraft.begin(tmp_path, name="model", step=0) as draft:
+        draft.commit(JOB, files=[write_module(tower, folder=draft.path)], held=(0, 0))
+    snapshot = Snapshot.open(tmp_path / "model")
+    read_module(other, snapshot)
     for name, value in tower.state_dict().items():
         assert torch.equal(other.state_dict()[name], value)
     with pytest.raises(DataError, match="does not fit the tower of this job"):
-        read_dense(Tower(5), folder=tmp_path)
-    (tmp_path / DENSE).write_bytes(b"?" + (tmp_path / DENSE).read_bytes()[1:])
+        read_module(Tower(5), snapshot)
+    path = tmp_path / "model" / "dense.safetensors"
+    path.write_bytes(b"?" + path.read_bytes()[1:])
     with pytest.raises(DataError, match="was changed or damaged"):
-        read_dense(other, folder=tmp_path)
-    (tmp_path / DENSE).unlink()
+        read_module(other, snapshot)
+    path.unlink()
     with pytest.raises(DataError, match="is missing, the manifest lists it"):
-        read_dense(other, folder=tmp_path)
+        read_module(other, snapshot)
 
 
 def test_scored_rows_are_those_that_were_trained(tmp_path: Path) -> None:
     one = trained(1)
-    save(one, tmp_path)
-    three, _ = load(tmp_path, 3)
+    save(one, tmp_path / "model")
+    three, _ = load(tmp_path / "model", 3)
     router = Router(JOB.groups, JOB.buckets, initial_owners(JOB.buckets, 3))
     for index, keys in enumerate(some_keys(seed=1, rows=300)):
         want = one[0][index].pull(keys, create=Create.NO)

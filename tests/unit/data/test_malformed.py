@@ -75,3 +75,15 @@ def test_the_message_has_both_numbers_and_three_examples(tmp_path: Path) -> None
 
 def test_nothing_read_is_no_fault() -> None:
     MalformedLog(None, max_fraction=0.0).check(CheckPoint.PASS_END)
+
+
+def test_a_run_that_goes_on_counts_each_row_once(tmp_path: Path) -> None:
+    """Rows of splits that were read before the cut and are read again stand in the file already."""
+    path = tmp_path / "malformed.jsonl"
+    MalformedLog(path, max_fraction=1.0).add(bad_rows(3), rows_read=30)
+    log = MalformedLog(path, max_fraction=1.0, resumed=True)
+    assert log.malformed == 3
+    log.add(bad_rows(5), rows_read=50)
+    assert log.malformed == 5
+    assert len(path.read_text().splitlines()) == 5
+    assert MalformedLog(path, max_fraction=1.0).malformed == 0

@@ -19,6 +19,7 @@ from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
 from hetero.embedding.store import Create
 from hetero.embedding.tiered import TieredStore
+from hetero.embedding.tiered_cut import TieredCut
 from hetero.errors import CapacityError, LeaseError, ProtocolError
 from hetero.kernels.mix import mix64_reference
 from hetero.keys.routing import mixed_seeds
@@ -88,6 +89,7 @@ class TieredMachine(RuleBasedStateMachine):
         self.store = tiered(self.base / "run-0")
         self.oracle = RowOracle(GROUP)
         self.leased: dict[tuple[int, int], tuple[int, F32]] = {}
+        self.open_cut: tuple[TieredCut, dict[tuple[int, int], F32]] | None = None
         self.snapshot: tuple[Hold, list[tuple[KeySet, F32]], dict[tuple[int, int], F32]] | None = None
 
     def teardown(self) -> None:
@@ -190,6 +192,7 @@ class TieredMachine(RuleBasedStateMachine):
             return
         hold, copied, everything = self.snapshot
         self.store.close()
+        self.open_cut = None
         self.runs += 1
         ssd, _ = recover(
             LAYOUT,
@@ -206,6 +209,45 @@ class TieredMachine(RuleBasedStateMachine):
             self.store.write_rows(keys, rows)
         self.oracle.rows = dict(everything)
         self.leased, self.snapshot = {}, None
+
+    @rule()
+    def cut(self) -> None:
+        """A snapshot as servers take it: towers tell what they hold, and later calls change nothing in it."""
+        if self.open_cut is not None:
+            self.open_cut[0].close()
+        for holder in (1, 2):
+            mine = {pair: row for pair, (who, row) in self.leased.items() if who == holder}
+            if mine:
+                tables, keys = zip(*mine, strict=True)
+                told = KeySet(np.array(tables, np.uint16), np.array(keys, np.uint64))
+                self.store.note_leased(told, np.array(list(mine.values())), holder=holder)
+        everything = dict(self.oracle.rows) | {pair: row for pair, (_, row) in self.leased.items()}
+        self.open_cut = (self.store.begin_snapshot(), everything)
+        assert self.open_cut[0].held == len(everything)
+
+    @rule()
+    def read_cut(self) -> None:
+        if self.open_cut is None:
+            return
+        cut, everything = self.open_cut
+        seen: dict[tuple[int, int], F32] = {}
+        for chunk in cut.chunks():
+            for pair, row in zip(pairs(chunk.keys), chunk.rows, strict=True):
+                assert pair not in seen
+                seen[pair] = row
+        cut.close()
+        self.open_cut = None
+        assert seen.keys() == everything.keys()
+        for pair, row in seen.items():
+            assert_same_bits(row, everything[pair])
+
+    @rule(share=shares, seed=seeds)
+    def delete(self, share: float, seed: int) -> None:
+        keys = self.some(share, seed)
+        there = [pair for pair in pairs(keys) if pair in self.oracle.rows]
+        assert self.store.delete_rows(keys) == len(there)
+        for pair in there:
+            del self.oracle.rows[pair]
 
     @rule()
     def scan(self) -> None:
@@ -267,6 +309,29 @@ def test_reading_for_a_score_moves_nothing(tmp_path: Path) -> None:
     assert rows.any(axis=1).all()
     assert (after.memory_rows, after.ssd.rows) == (before.memory_rows, before.ssd.rows)
     assert after.ssd.written_bytes == before.ssd.written_bytes
+    store.close()
+
+
+def test_a_cut_needs_the_values_of_leased_rows_and_tells_no_changes(tmp_path: Path) -> None:
+    store = tiered(tmp_path)
+    store.pull(POOL, create=Create.YES)
+    some = KeySet(POOL.tables[:6], POOL.keys[:6])
+    rows = store.lease(some, holder=1)
+    store.note_leased(KeySet(some.tables[:2], some.keys[:2]), rows[:2], holder=1)
+    with pytest.raises(ProtocolError, match="towers hold 6 rows of a, b and have told the values of 2"):
+        store.begin_snapshot()
+    with pytest.raises(LeaseError, match="is held by tower 0"):
+        store.note_leased(some, rows, holder=2)
+    with pytest.raises(ProtocolError, match=r"set snapshots\.deltas to 0"):
+        store.begin_snapshot(since=store.mark())
+    store.note_leased(some, rows, holder=1)
+    store.note_leased(some, rows, holder=1)
+    cut = store.begin_snapshot()
+    assert cut.held == len(POOL)
+    assert store.use().ssd.disk_bytes > 0
+    cut.close()
+    with pytest.raises(ProtocolError, match="closed before it was read"):
+        list(cut.chunks())
     store.close()
 
 

@@ -69,6 +69,21 @@ def test_only_the_holder_may_give_back(clients: list[ShardedRowClient]) -> None:
         clients[1].give_back(keys, rows, window=1)
 
 
+def test_leased_rows_are_noted_for_a_snapshot_and_stay_leased(clients: list[ShardedRowClient]) -> None:
+    keys = some_keys()
+    now = [part + np.float32(0.5) for part in clients[0].lease(keys, window=0).result()]
+    clients[0].note_leased(keys, now, steps=3)
+    pulled = clients[1].pull(keys, step=0, purpose=Purpose.SCORE)
+    np.testing.assert_array_equal(pulled[DEEP], now[DEEP][:, :4])
+    with pytest.raises(LeaseError, match="is held by tower 0"):
+        clients[1].lease(keys, window=0).result()
+    with pytest.raises(LeaseError, match="is held by tower 0"):
+        clients[1].note_leased(keys, now, steps=3)
+    clients[0].give_back(keys, now, window=1)
+    with pytest.raises(LeaseError, match="is held by nobody"):
+        clients[0].note_leased(keys, now, steps=3)
+
+
 def test_rows_nobody_holds_cannot_be_given_back(clients: list[ShardedRowClient]) -> None:
     keys = some_keys()
     rows = [np.zeros((len(part), width), np.float32) for part, width in zip(keys, (3, 5), strict=True)]

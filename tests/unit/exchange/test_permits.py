@@ -18,7 +18,7 @@ from hetero.exchange.permits import Permits, PullsAhead, permits_of
 from hetero.exchange.server import RowServer
 from hetero.exchange.staleness import merged
 from hetero.observe.spans import SpanClock
-from hetero.records import Bags, Batch, BatchSpec, GroupBatch, JobSpec, KeySet, Mode, RoleSpec
+from hetero.records import START, Bags, Batch, BatchSpec, GroupBatch, JobSpec, KeySet, Mode, RoleSpec
 from tests.support.interleaving import Interleaving, Message
 from tests.support.row_client import contract_job
 
@@ -38,7 +38,7 @@ class GivenBatches:
             values = np.array(keys, np.uint64)
             groups = (KeySet(np.full(len(keys), table, np.uint16), values) for table in (1, 2))
             yield (
-                BatchSpec(step=step, tower=self._tower, pieces=(), weight_sum=1.0),
+                BatchSpec(step=step, tower=self._tower, pieces=(), weight_sum=1.0, after=START),
                 Batch(
                     labels=np.empty(0, np.float32),
                     weights=None,

@@ -11,7 +11,7 @@ import pytest
 from hetero.errors import CapacityError
 from hetero.exchange.window_size import MOST_STEPS, WindowSize
 from hetero.keys.windows import GroupMoves, TowerWindow
-from hetero.records import AUTO_WINDOW, BatchSpec, JobSpec, KeySet
+from hetero.records import AUTO_WINDOW, START, BatchSpec, JobSpec, KeySet
 from tests.support.jobs import data_spec, small_job, write_data
 
 ROW_BYTES = 4 * (4 + 1)
@@ -33,7 +33,7 @@ def window(*, steps: int, leave: int = 0, hold: int = 0, enter: int = 0) -> tupl
 
     none = np.empty(0, np.int32)
     moves = GroupMoves(rows(leave), none, rows(enter), none, hold)
-    specs = tuple(BatchSpec(step=step, tower=0, pieces=(), weight_sum=1.0) for step in range(steps))
+    specs = tuple(BatchSpec(step=step, tower=0, pieces=(), weight_sum=1.0, after=START) for step in range(steps))
     return (TowerWindow(index=3, specs=specs, moves=(moves,), routes=()),)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero.errors import ProtocolError
+from hetero.errors import DataError, ProtocolError
 from hetero.keys.sequencer import Claim, Sequencer, SplitId, Turn
-from hetero.records import BatchSpec, MalformedRow, SplitReport
+from hetero.records import START, BatchSpec, Cursor, MalformedRow, SplitReport
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def expected(layout: Layout) -> list[list[list[tuple[int, int, int]]]]:
     return steps[: layout.max_steps]
 
 
-def make(layout: Layout) -> Sequencer:
+def make(layout: Layout, start: Cursor = START) -> Sequencer:
     return Sequencer(
         splits=len(layout.rows),
         order=lambda epoch: order_of(layout, epoch),
@@ -65,6 +65,7 @@ def make(layout: Layout) -> Sequencer:
         towers=layout.towers,
         max_steps=layout.max_steps,
         ahead=layout.ahead,
+        start=start,
     )
 
 
@@ -82,9 +83,10 @@ def report_of(layout: Layout, split: SplitId, malformed: tuple[MalformedRow, ...
 class Play:
     """Readers and towers that act one at a time in a random order."""
 
-    def __init__(self, layout: Layout, seed: int) -> None:
+    def __init__(self, layout: Layout, seed: int, start: Cursor = START) -> None:
         self.layout = layout
-        self.sequencer = make(layout)
+        self.sequencer = make(layout, start)
+        self.claimed: list[SplitId] = []
         self.random = random.Random(seed)
         self.unreported: list[tuple[int, SplitId]] = []
         self.held: dict[SplitId, int] = {}
@@ -110,6 +112,7 @@ class Play:
             self.readers_ended.add(reader)
         elif isinstance(claim.split, SplitId):
             self.held[claim.split] = reader
+            self.claimed.append(claim.split)
             self.most_held = max(self.most_held, len(self.held))
             self.unreported.append((reader, claim.split))
 
@@ -140,14 +143,65 @@ def test_batches_are_slices_of_the_joint_stream(layout: Layout, seed: int) -> No
     play.run()
     want = expected(layout)
     for tower in range(layout.towers):
-        got = [
-            [(piece.epoch, piece.position, row) for piece in spec.pieces for row in range(piece.start, piece.stop)]
-            for spec in play.got[tower]
-        ]
-        assert got == [step[tower] for step in want]
+        assert rows_of(play.got[tower]) == [step[tower] for step in want]
         assert [spec.step for spec in play.got[tower]] == list(range(len(want)))
         for spec, step in zip(play.got[tower], want, strict=True):
             assert spec.weight_sum == 0.5 * sum(len(part) for part in step)
+
+
+def rows_of(specs: list[BatchSpec]) -> list[list[tuple[int, int, int]]]:
+    return [
+        [(piece.epoch, piece.position, row) for piece in spec.pieces for row in range(piece.start, piece.stop)]
+        for spec in specs
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(layout=LAYOUTS, other=LAYOUTS, seed=st.integers(0, 10_000), data=st.data())
+def test_a_sequencer_that_begins_at_a_cursor_cuts_the_steps_after_it(
+    layout: Layout, other: Layout, seed: int, data: st.DataObject
+) -> None:
+    """Whatever the numbers of towers and readers on both sides; splits wholly behind the cursor are not claimed."""
+    first = Play(layout, seed)
+    first.run()
+    specs = first.got[0]
+    cut = data.draw(st.integers(0, len(specs)))
+    start = specs[cut - 1].after if cut else START
+    assert start.step == cut
+    after = replace(layout, towers=other.towers, readers=other.readers, ahead=other.ahead)
+    play = Play(after, seed + 1, start)
+    play.run()
+    want = expected(after)[cut:]
+    for tower in range(after.towers):
+        assert rows_of(play.got[tower]) == [step[tower] for step in want]
+        assert [spec.step for spec in play.got[tower]] == list(range(cut, cut + len(want)))
+    for spec, same in zip(play.got[0], specs[cut:], strict=True):  # empty splits may be passed a little later
+        assert (spec.after.step, spec.after.rows, spec.after.row) == (same.after.step, same.after.rows, same.after.row)
+    behind = [(epoch, int(position)) for epoch in range(layout.epochs) for position in order_of(layout, epoch)]
+    assert not set(behind[: start.splits]) & {(split.epoch, split.position) for split in play.claimed}
+    if layout.max_steps is None:
+        assert play.sequencer.drain_quality().rows_read == sum(layout.rows)
+
+
+def test_files_with_fewer_rows_than_were_used_are_refused() -> None:
+    layout = Layout(rows=(4, 4), epochs=1, batch_size=4, towers=1, readers=1, ahead=2, max_steps=None)
+    sequencer = make(layout, Cursor(step=1, splits=1, row=5, rows=9))
+    split = sequencer.claim(0).split
+    assert isinstance(split, SplitId)
+    with pytest.raises(DataError, match="4 good rows, 5 of them were trained"):
+        sequencer.report(0, report_of(layout, split))
+
+
+def test_after_a_stop_everybody_is_told_the_end() -> None:
+    layout = Layout(rows=(4, 4), epochs=1, batch_size=4, towers=1, readers=1, ahead=2, max_steps=None)
+    sequencer = make(layout)
+    split = sequencer.claim(0).split
+    assert isinstance(split, SplitId)
+    sequencer.report(0, report_of(layout, split))
+    assert isinstance(sequencer.take(0), BatchSpec)
+    sequencer.stop()
+    assert sequencer.claim(0).split is Turn.END
+    assert sequencer.take(0) is Turn.END
 
 
 def test_pieces_stay_until_acknowledged_and_go_then() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero.keys.windows import TowerWindow, WindowBuilder
-from hetero.records import BatchSpec, DataSpec, JobSpec, KeySet, RoleSpec
+from hetero.records import START, BatchSpec, DataSpec, JobSpec, KeySet, RoleSpec
 from tests.support.jobs import small_job
 
 Row = tuple[int, int]
@@ -81,7 +81,7 @@ def test_rows_enter_stay_leave_and_come_back(towers: int, windows: list[list[lis
     empty = key_set([])
     for number, window in enumerate(windows):
         specs = [
-            [BatchSpec(step=step, tower=tower, pieces=(), weight_sum=1.0) for tower in range(towers)]
+            [BatchSpec(step=step, tower=tower, pieces=(), weight_sum=1.0, after=START) for tower in range(towers)]
             for step in range(len(window))
         ]
         keys = [[(empty, key_set(step[tower])) for tower in range(towers)] for step in window]
@@ -102,7 +102,7 @@ def test_rows_enter_stay_leave_and_come_back(towers: int, windows: list[list[lis
 def test_slots_are_used_again() -> None:
     builder = WindowBuilder(job_of(1))
     empty = key_set([])
-    spec = [[BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0)]]
+    spec = [[BatchSpec(step=0, tower=0, pieces=(), weight_sum=1.0, after=START)]]
     for start in range(0, 100, 10):
         rows = [(2, start + key) for key in range(10)]
         (part,) = builder.build(spec, [[(empty, key_set(rows))]])
@@ -113,7 +113,7 @@ def test_a_row_has_one_owner_whatever_the_window() -> None:
     owners: dict[Row, int] = {}
     builder = WindowBuilder(replace(job_of(3)))
     empty = key_set([])
-    spec = [[BatchSpec(step=0, tower=tower, pieces=(), weight_sum=1.0) for tower in range(3)]]
+    spec = [[BatchSpec(step=0, tower=tower, pieces=(), weight_sum=1.0, after=START) for tower in range(3)]]
     for start in (0, 100, 0, 50):
         rows = [(2, start + key) for key in range(60)]
         parts = builder.build(spec, [[(empty, key_set(rows))] * 3])

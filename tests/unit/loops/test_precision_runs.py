@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from hetero.hardware import precision as hardware_precision
+from hetero.loops.protocols import Phase
+from hetero.loops.run import DataPass
 from hetero.metrics.auc import exact_auc
 from hetero.records import JobSpec, Precision, TowerSpec
 from tests.support.jobs import data_spec, small_job, write_data
-from tests.support.runs import Finished, finish
+from tests.support.runs import Finished, alive, finish
 
 CPU = "some CPU"
 
@@ -68,3 +70,14 @@ def test_bf16_by_hand_is_emulated_and_says_so(job: JobSpec, monkeypatch: pytest.
     assert ran.report.precision.taken is Precision.BF16
     assert "emulated" in ran.report.precision.why
     assert len(ran.outcome.losses) == 3
+
+
+def test_scores_are_fp32_whatever_the_run_trains_in(job: JobSpec) -> None:
+    """Two models of the same rows and parameters: one run trains in bf16, the other in fp32."""
+    data = DataPass.open(job.train, phase=Phase.TEST)
+    scores = []
+    for precision in (Precision.BF16, Precision.FP32):
+        with alive(replace(job, precision=precision), in_process=True) as run:
+            assert run.precision.taken is precision
+            scores.append(run.score(data, watch=lambda _: None).predictions)
+    np.testing.assert_array_equal(scores[0], scores[1])

@@ -58,6 +58,23 @@ def test_a_run_that_is_being_written_is_refused_and_left_alone(tmp_path: Path) -
     RunFolder.create(path).close()
 
 
+def test_a_run_is_gone_on_with_in_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "demo"
+    with RunFolder.create(path) as first:
+        first.resolved_job.write_text("name: demo\n")
+        first.summary.write_text("{}\n")
+        with pytest.raises(UserError, match=r"is being written by process \d+"):
+            RunFolder.reopen(path)
+        assert first.finished
+    with RunFolder.reopen(path) as folder:
+        assert folder.resolved_job.is_file()
+        assert not folder.finished
+        with pytest.raises(UserError, match="is being written"):
+            RunFolder.create(path)
+    with pytest.raises(UserError, match="no such folder"):
+        RunFolder.reopen(tmp_path / "other")
+
+
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="is not empty and holds no run"):

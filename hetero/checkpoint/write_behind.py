@@ -1,0 +1,88 @@
+"""Bytes on their way to the disk in a thread of its own: checksums and the disk's pace do not hold up who encodes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Protocol
+
+MOST_BYTES = 32 << 20
+
+
+class Taker(Protocol):
+    """A file that takes bytes in order."""
+
+    def take(self, data: bytes) -> None:
+        """Write them. Raises SnapshotError."""
+
+
+class WriteBehind:
+    """A queue of at most 32 MiB before any number of files, emptied by one thread in the order it was filled."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Taker, bytes]] = deque()
+        self._bytes = 0
+        self._busy = False
+        self._closed = False
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="snapshot files", daemon=True)
+        self._thread.start()
+
+    def put(self, file: Taker, data: bytes) -> None:
+        """Have bytes appended to a file; waits for room in the queue. Raises what an earlier write raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._bytes < MOST_BYTES or self._error is not None)
+            self._raise()
+            self._queue.append((file, data))
+            self._bytes += len(data)
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Wait until all is written. Raises what a write raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._queue or self._busy) or self._error is not None)
+            self._raise()
+
+    def __enter__(self) -> WriteBehind:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the thread; what waits is dropped."""
+        with self._changed:
+            self._closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: bool(self._queue) or self._closed)
+                if self._closed:
+                    return
+                file, data = self._queue.popleft()
+                self._busy = True
+            try:
+                file.take(data)
+            except Exception as error:  # reaches whoever puts or drains next, as everything must
+                self._fail(error)
+                return
+            with self._changed:
+                self._bytes -= len(data)
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._error = error
+            self._queue.clear()
+            self._busy = False
+            self._changed.notify_all()
