@@ -43,8 +43,8 @@ def _storage(job: Job) -> Iterator[Problem]:
     if job.storage.memory_bytes is not None and job.snapshots.deltas:
         yield Problem(
             ("snapshots", "deltas"),
-            f"is {job.snapshots.deltas}, and storage.memory_bytes is given: rows on SSD do not tell what changed since a "
-            "snapshot; set it to 0",
+            f"is {job.snapshots.deltas}, and storage.memory_bytes is given: rows on SSD do not tell what changed since "
+            "a snapshot; set it to 0",
         )
 
 
