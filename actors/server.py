@@ -76,6 +76,7 @@ class ServerActor:
     def cut(self, name: str, base: str | None) -> None:
         """Settle what a snapshot holds."""
         self._snapshots.cut(name, owners=self._owners(), base=base)
+        self._server.note_cut()
 
     @ray.method(concurrency_group="snapshot")
     def write_cut(self, folder: str) -> RowsWritten:

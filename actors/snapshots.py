@@ -48,7 +48,6 @@ class SnapshotKeeper:
         self._tower = group.of(Role.TOWER)[0]
         self._news: Answer[CutNews | None] | None = None
         self._under_way: _UnderWay | None = None
-        self._stop_asked = False
         job = group.context.job
         self._separate = len(group.of(Role.TOWER)) > 1 and not job.mode.joint
         self._rule = CutRule(replace(job.snapshots, every_steps=None))
@@ -58,8 +57,7 @@ class SnapshotKeeper:
         """Pass on a wish to stop, have a new cut written, make a snapshot whole whose parts are there; never waits."""
         if self._place.folder is None:
             return
-        if self._place.stop() and not self._stop_asked:
-            self._stop_asked = True
+        if self._place.stop():  # again with every look: a tower may not have begun when it is first told
             for tower in self._group.of(Role.TOWER):
                 self._group.call(tower, "ask_cut", Cut.STOP)
         if self._separate:

@@ -28,6 +28,7 @@ import torch
 from actors.context import THREADS_WAIT, connected_with
 from actors.rank import DeepContext
 from actors.ranks import RankGroup
+from benchmarks.mesh_learning import check_learning
 from benchmarks.report import Report, add_arguments, finish, measure_pairs
 from hetero.data.token_store import write_tokens
 from hetero.hardware.matrix_rate import matrix_rate
@@ -213,6 +214,7 @@ PARTS: Mapping[str, Callable[..., None]] = {
     "single": check_single_process,
     "actors": check_actors,
     "gpu": check_gpu,
+    "learning": check_learning,
 }
 
 

@@ -1,11 +1,12 @@
-"""The planner against closed forms, published figures and exhaustive search. Pure computation; no cluster.
+"""The planner against closed forms, published figures, exhaustive search, and Gloo on this machine.
 
     python -m benchmarks.planner [--quick] [--json] [--save]
 
 Pipelines: simulated bubbles and live activations against closed forms. Memory and rates: one or two parameters fitted
 to published runs, all named. ERNIE 230B on 64 x 8 V100: the published table of traffic as published and corrected,
 memory, bubbles and ordering of the three strategies at stated micro-batch counts, and a fit of the published rate that
-is labelled as such, with the sensitivity of each parameter. --quick plans 1e12 parameters on fewer machines.
+is labelled as such, with the sensitivity of each parameter. Splits of a job over kinds of node: the exact search
+against the schedulers of HeterPS, at size, and two published cases. --quick plans 1e12 parameters on fewer machines.
 With --save the leads are drawn too, as SVG.
 """
 
@@ -17,6 +18,7 @@ import time
 from dataclasses import fields, replace
 
 from benchmarks.planner_fits import ROUNDS, Fit, Knobs, bert_large_curve, gpt3_points, solve
+from benchmarks.planner_gloo import gloo
 from benchmarks.planner_plots import draw_leads
 from benchmarks.planner_published import (
     BERT_LARGE_MB,
@@ -26,6 +28,7 @@ from benchmarks.planner_published import (
     STRATEGIES,
     SWAPPED_146B,
 )
+from benchmarks.planner_split import splits
 from benchmarks.report import RESULTS, Report, arguments, finish
 from hetero.hardware.devices import device, link
 from hetero.planning.memory import peak_memory
@@ -59,6 +62,8 @@ def main() -> int:
     strategy_tables(report, calibrated)
     fit_of_the_published_rate(report, calibrated)
     trillion(report, quick=options.quick)
+    splits(report, row, quick=options.quick)
+    gloo(report, row)
     if options.save:
         RESULTS.mkdir(exist_ok=True)
         name = f"{datetime.date.today().isoformat()}-planner{'-quick' if options.quick else ''}.svg"

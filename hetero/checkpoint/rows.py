@@ -6,13 +6,15 @@ A server reads only files that hold buckets of its. How rows lie in a file: `het
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
-from hetero.checkpoint.parquet_rows import RowFiles, chunks_of
+from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Storage, reading
 from hetero.checkpoint.write_behind import WriteBehind
@@ -52,13 +54,13 @@ def write_cuts(cuts: Sequence[RowsCut], job: JobSpec, *, folder: str, server: in
     """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
     files: list[FileEntry] = []
     for group, cut in enumerate(cuts):
-        with WriteBehind() as behind:
-            files += _write_group(cut, job, behind, group=group, folder=folder, server=server, owners=owners)
+        files += _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
+        files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
 def _write_group(
-    cut: RowsCut, job: JobSpec, behind: WriteBehind, *, group: int, folder: str, server: int, owners: I32
+    cut: RowsCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
     """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
     width = cut.width
@@ -69,8 +71,10 @@ def _write_group(
     storage = Storage(folder)
     prefix = f"rows/group-{group:02d}.server-{server:04d}"
     names = [f"{prefix}.part-{part:04d}.parquet" for part in range(parts)]
+    behind = WriteBehind()
     with ExitStack() as files:
         sinks = [files.enter_context(storage.writing(name, behind=behind)) for name in names]
+        files.enter_context(behind)
         seeds = mixed_seeds([job.groups[group]])
         with RowFiles(sinks, width=width, statistics=cut.statistics, seeds=seeds, part_of=part_of) as row_files:
             for chunk in cut.chunks():
@@ -90,6 +94,28 @@ def _write_group(
     )
 
 
+def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners: I32) -> tuple[FileEntry, ...]:
+    """Write the keys deleted since the base, where there are any. Raises SnapshotError."""
+    rows = sum(len(keys) for keys in cut.deleted())
+    if not rows:
+        return ()
+    name = f"rows/group-{group:02d}.server-{server:04d}.deleted.parquet"
+    with Storage(folder).writing(name) as sink:
+        write_keys(sink, cut.deleted())
+    written = sink.written()
+    return (
+        FileEntry(
+            file=name,
+            kind=FileKind.TOMBSTONES,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            rows=rows,
+            group=group,
+            buckets=_ranges(np.flatnonzero(owners == server)),
+        ),
+    )
+
+
 def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
     """Load the rows whose buckets belong to `server`; returns how many rows the stores hold then.
 
@@ -100,17 +126,47 @@ def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serve
         different = part.manifest.job.difference(job)
         if different:
             raise DataError(f"{part.path}: holds the tables of another job ({different}); take the job that wrote it")
-    for part in chain:
-        for entry in (*part.manifest.of_kind(FileKind.TOMBSTONES), *part.manifest.of_kind(FileKind.ROWS)):
-            if entry.group is not None and overlaps(entry.buckets, part.manifest.job, owners == server):
-                _load_file(stores[entry.group], job, part, entry, server=server, owners=owners)
+    wanted = [
+        (part, entry)
+        for part in chain
+        for entry in (*part.manifest.of_kind(FileKind.TOMBSTONES), *part.manifest.of_kind(FileKind.ROWS))
+        if entry.group is not None and overlaps(entry.buckets, part.manifest.job, owners == server)
+    ]
+    for group, store in enumerate(stores):
+        entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
+        store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
+    for part, entry, data in _read_ahead(wanted):
+        _load_file(stores[entry.group or 0], job, _checked(part, entry, data), entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
 
 
+def _share(ranges: Ranges, owners: I32, server: int) -> float:
+    """About what part of a file's rows belong to a server. Buckets of another number than the file's: all."""
+    mine = np.concatenate([owners[:0] == 0, *(owners[start:stop] == server for start, stop in ranges)])
+    return float(mine.mean()) if len(mine) else 1.0
+
+
 def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
-    """The rows of one file, checked against its checksum and count. Raises DataError when it is damaged."""
+    """The rows of one file, checked against its checksum and count; of tombstones, rows without floats.
+
+    Raises DataError when it is damaged.
+    """
+    return _checked(snapshot, entry, snapshot.read(entry))
+
+
+def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[Snapshot, FileEntry, Any]]:
+    """Files with their bytes: the next one is read, and its checksum taken, while one is loaded."""
+    with ThreadPoolExecutor(1, thread_name_prefix="snapshot files") as reader:
+        ahead: Future[Any] | None = None
+        for number, (part, entry) in enumerate(wanted):
+            data = part.read(entry) if ahead is None else ahead.result()
+            later = wanted[number + 1] if number + 1 < len(wanted) else None
+            ahead = None if later is None else reader.submit(later[0].read, later[1])
+            yield part, entry, data
+
+
+def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChunk]:
     path = snapshot.file(entry.file)
-    data = snapshot.read(entry)
     seen = 0
     with reading(path):
         for chunk in chunks_of(data):
@@ -129,16 +185,21 @@ def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
     return any(bool(spread[start * scale : stop * scale].any()) for start, stop in ranges)
 
 
-def _load_file(store: Rows, job: JobSpec, snapshot: Snapshot, entry: FileEntry, *, server: int, owners: I32) -> None:
+def _load_file(
+    store: Rows, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
+) -> None:
     seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
-    for chunk in read_part(snapshot, entry):
+    for chunk in chunks:
         owner = np.empty(len(chunk.keys), np.int32)
         owners_kernel(chunk.keys.tables, chunk.keys.keys, seeds, shift, owners, owner)
         kept = owner == server
         keys, rows = chunk.keys, chunk.rows
         if not kept.all():
             keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
-        store.write_rows(keys, rows)
+        if entry.kind is FileKind.TOMBSTONES:
+            store.delete_rows(keys)
+        else:
+            store.load_rows(keys, rows)
 
 
 def _ranges(buckets: np.ndarray) -> Ranges:

@@ -126,12 +126,15 @@ class SnapshotDraft:
         parent = Storage(folder)
         final = parent.child(name)
         draft = parent.child(name + PARTIAL) if final.local else final
-        if final.local:
-            undo_replacement(final)
-        else:
-            final.remove_file(MANIFEST)
-        draft.remove()
-        draft.make()
+        try:
+            if final.local:
+                undo_replacement(final)
+            else:
+                final.remove_file(MANIFEST)
+            draft.remove()
+            draft.make()
+        except DataError as error:  # what may not even be looked at
+            raise SnapshotError(f"{final.path}: cannot be written; {error}; give another folder") from error
         return SnapshotDraft(draft=draft, final=final, step=step)
 
     def commit(

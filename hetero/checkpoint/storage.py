@@ -260,6 +260,7 @@ class Storage:
 
     def _target(self, path: str) -> Target:
         if not self.local:
+            self._filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
             return StreamTarget(self._filesystem.open_output_stream(path))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return LocalTarget(path)

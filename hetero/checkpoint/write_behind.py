@@ -18,7 +18,10 @@ class Taker(Protocol):
 
 
 class WriteBehind:
-    """A queue of at most 32 MiB before any number of files, emptied by one thread in the order it was filled."""
+    """A queue of at most 32 MiB before any number of files, emptied by one thread in the order it was filled.
+
+    The thread works inside its block alone, which is to end before the files are closed.
+    """
 
     def __init__(self) -> None:
         self._queue: deque[tuple[Taker, bytes]] = deque()
@@ -28,7 +31,6 @@ class WriteBehind:
         self._error: Exception | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="snapshot files", daemon=True)
-        self._thread.start()
 
     def put(self, file: Taker, data: bytes) -> None:
         """Have bytes appended to a file; waits for room in the queue. Raises what an earlier write raised."""
@@ -46,17 +48,22 @@ class WriteBehind:
             self._raise()
 
     def __enter__(self) -> WriteBehind:
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the thread; what waits is dropped."""
-        with self._changed:
-            self._closed = True
-            self._queue.clear()
-            self._changed.notify_all()
-        self._thread.join()
+        """End the thread once all is written; after an error, what waits is dropped."""
+        try:
+            if error is None:
+                self.drain()
+        finally:
+            with self._changed:
+                self._closed = True
+                self._queue.clear()
+                self._changed.notify_all()
+            self._thread.join()
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -25,11 +25,6 @@ from hetero.errors import DataError
 from hetero.records import DataSpec, SplitRef
 
 
-def column_names(data: DataSpec) -> tuple[str, ...]:
-    """Columns of the first file of the data. Raises DataError when there is none or it cannot be read."""
-    return tuple(first_schema(data).names)
-
-
 class KeptColumns:
     """What an output takes over from its input: `columns` as they are, and `label` as float32, null where missing.
 

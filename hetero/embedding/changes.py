@@ -98,7 +98,7 @@ class Changes:
             removed,
         )
         positions = removed[:count]
-        if count:
+        if count and self._epochs.now:  # before the first mark there is none to ask since
             self._deleted.append((self._epochs.now, KeySet(keys.tables[positions], keys.keys[positions])))
         return positions
 

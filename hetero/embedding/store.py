@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import wraps
 from threading import RLock
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from hetero.kernels.index import (
     write_kernel,
 )
 from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
+from hetero.kernels.loading import load_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, hyper_array, row_width
@@ -86,7 +87,7 @@ def _in_turn(method: Callable[Concatenate[RowStore, P], T]) -> Callable[Concaten
         with store._lock:
             return method(store, *arguments, **named)
 
-    return locked
+    return cast(Callable[Concatenate[RowStore, P], T], locked)
 
 
 class RowStore:
@@ -228,6 +229,26 @@ class RowStore:
                 yield KeySet(tables, keys), rows
 
     @_in_turn
+    def load_rows(self, keys: KeySet, rows: F32) -> None:
+        """`write_rows` for many rows of which most are new. Raises CapacityError besides."""
+        keys = self._checked(keys)
+        rows = _floats(rows, shape=(len(keys), self.width), what="rows")
+        self._changes.keep(keys)
+        needed = np.zeros(SHARDS, np.uint64)
+        count_kernel(keys.tables, keys.keys, np.arange(len(keys), dtype=np.int32), self._seeds, self._shift, needed)
+        self._shards.make_room(needed)
+
+        def shards(start: int, stop: int) -> None:
+            load_kernel(*self._place(keys), self.width, rows, self._changes.epoch, start, stop)
+
+        self._in_parts(SHARDS, shards, smallest=1)
+
+    @_in_turn
+    def reserve(self, rows: int) -> None:
+        """Make room for about this many more rows at once, so that they come without growing. Raises CapacityError."""
+        self._shards.make_room(np.full(SHARDS, rows // SHARDS, np.uint64))
+
+    @_in_turn
     def delete_rows(self, keys: KeySet) -> int:
         """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""
         self.check_free(keys)
@@ -362,9 +383,9 @@ class RowStore:
             self._changes.epoch,
         )
 
-    def _in_parts(self, count: int, work: Callable[[int, int], T]) -> list[T]:
+    def _in_parts(self, count: int, work: Callable[[int, int], T], *, smallest: int = _SMALLEST_PART) -> list[T]:
         """`work(start, stop)` over ranges of the rows, one a thread; rows are unique, so no two touch one record."""
-        if self._pool is None or count < 2 * _SMALLEST_PART:
+        if self._pool is None or count < 2 * smallest:
             return [work(0, count)]
         cuts = [count * part // self._threads for part in range(self._threads + 1)]
         return list(self._pool.map(work, cuts[:-1], cuts[1:]))

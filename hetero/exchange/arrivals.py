@@ -62,6 +62,10 @@ class Arrivals:
             seen.append(_Seen(numbers, pushes.seen_by(request.tower, numbers)))
         self._pulled[pull] = seen
 
+    def forget_pulls(self) -> None:
+        """At a cut: what towers have pulled ahead they pull anew."""
+        self._pulled.clear()
+
     def push(self, request: PushRequest) -> PushReply:
         """Apply one tower's gradients now. A repeated push is not applied again.
 

@@ -157,6 +157,9 @@ class GeoCopies:
         """Send what has not been sent: the servers' rows and dense parameters are the run's."""
         return self.finish()
 
+    def renew(self) -> None:
+        """Nothing is asked for ahead."""
+
     def finish(self) -> PushSummary:
         """Send what has not been sent."""
         if self._since:

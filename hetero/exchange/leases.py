@@ -188,6 +188,9 @@ class LeasedRows:
         self._client.note_leased([keys for keys, _ in held], [rows for _, rows in held], steps=steps)
         return self._client.settle()
 
+    def renew(self) -> None:
+        """Rows that were fetched for the next window have not changed since: they stay."""
+
     def finish(self) -> PushSummary:
         while not self._ended:
             self._advance()

@@ -117,8 +117,13 @@ class PullsAhead:
         return self._client.settle() if self._joint else self._client.settled()
 
     def deliver(self, steps: int) -> PushSummary:
-        """Rows asked for meanwhile change nothing on the servers."""
+        """Rows that were asked for are waited for, so that nothing of this tower is under way."""
+        for _, _, pending in self._asked:
+            pending.result()
         return self._client.settle()
+
+    def renew(self) -> None:
+        self._asked = deque((spec, batch, self._ask(spec, batch)) for spec, batch, _ in self._asked)
 
     def finish(self) -> PushSummary:
         return self._client.settle()
@@ -131,5 +136,7 @@ class PullsAhead:
                 self._permits.give_back()
                 return
             spec, batch = following
-            keys = [group.unique for group in batch.groups]
-            self._asked.append((spec, batch, self._client.ask(keys, step=spec.step, purpose=Purpose.TRAIN)))
+            self._asked.append((spec, batch, self._ask(spec, batch)))
+
+    def _ask(self, spec: BatchSpec, batch: Batch) -> Pending[tuple[F32, ...]]:
+        return self._client.ask([group.unique for group in batch.groups], step=spec.step, purpose=Purpose.TRAIN)

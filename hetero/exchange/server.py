@@ -142,6 +142,11 @@ class RowServer:
         if isinstance(self._pushes, GeoTables):
             self._pushes.forget_copies()
 
+    def note_cut(self) -> None:
+        """A snapshot holds what is here now: rows pulled ahead of it are pulled anew."""
+        if isinstance(self._pushes, Arrivals):
+            self._pushes.forget_pulls()
+
     def begin_at(self, steps: int) -> None:
         """Go on after `steps` steps: the rows are those of a snapshot taken then."""
         self._pushes.steps_applied = steps

@@ -25,6 +25,10 @@ class RowSource(Protocol):
         """The servers hold every row as it is after `steps` steps when this returns, and training goes on; rows
         rejected and not told before."""
 
+    def renew(self) -> None:
+        """The cut after `deliver` is made: rows asked for before it are asked for anew, as a run that goes on from the
+        cut will ask for them."""
+
     def finish(self) -> PushSummary:
         """Every update is with the servers when this returns; rows rejected and not told before."""
 
@@ -49,6 +53,9 @@ class PulledRows:
 
     def deliver(self, steps: int) -> PushSummary:
         return self._client.settle()
+
+    def renew(self) -> None:
+        """Nothing is asked for ahead."""
 
     def finish(self) -> PushSummary:
         return self._client.settle()

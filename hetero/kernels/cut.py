@@ -142,7 +142,8 @@ def read_chunk_kernel(
     """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     out = 0
-    for number in range(start, min(stop, np.int64(shards[shard, 3]))):
+    end = np.int64(shards[shard, 3])
+    for number in range(start, stop if stop < end else end):
         record = shards[shard, 2] + np.uint64(number) * stride
         field = uint16_at(record + _FIELD, 1)
         value = field[0] >> _SHIFT

@@ -68,7 +68,7 @@ def find_record(
 
 
 @inline
-def _first_slot(shards: U64, shard: np.uint64, hashed: np.uint64) -> np.uint64:
+def first_slot(shards: U64, shard: np.uint64, hashed: np.uint64) -> np.uint64:
     """Address of the slot where a row's probing begins."""
     return np.uint64(shards[shard, 0] + np.uint64(4) * (((hashed & _LOW) * shards[shard, 1]) >> np.uint64(32)))
 
@@ -81,7 +81,7 @@ def _ask_slots(tables: U16, keys: U64, start: int, seeds: U64, shards: U64, shif
     for i in range(min(BLOCK, len(keys) - start)):
         hashed = mix64(keys[start + i] ^ seeds[tables[start + i]])
         hashes[half + i] = hashed
-        prefetch(_first_slot(shards, (hashed >> shift) & mask, hashed))
+        prefetch(first_slot(shards, (hashed >> shift) & mask, hashed))
 
 
 @inline
@@ -302,7 +302,7 @@ def insert_kernel(
         if i + _AHEAD < len(picked):
             later = picked[i + _AHEAD]
             hashed = mix64(keys[later] ^ seeds[tables[later]])
-            prefetch(_first_slot(shards, (hashed >> shift) & mask, hashed))
+            prefetch(first_slot(shards, (hashed >> shift) & mask, hashed))
         key, table = keys[picked[i]], tables[picked[i]]
         hashed = mix64(key ^ seeds[table])
         shard = (hashed >> shift) & mask
@@ -316,11 +316,12 @@ def insert_kernel(
         uint16_at(record + _FIELD, 1)[0] = epoch
         row = floats_at(record + _HEADER, width)
         first_values(seeds[table], key, row, dim, kind, hyper, first, scale, accumulator)
-        _take_slot(shards, shard, hashed, number)
+        take_slot(shards, shard, hashed, number)
 
 
 @inline
-def _take_slot(shards: U64, shard: np.uint64, hashed: np.uint64, number: np.uint64) -> None:
+def take_slot(shards: U64, shard: np.uint64, hashed: np.uint64, number: np.uint64) -> None:
+    """Enter a row into the first free slot of its probe sequence."""
     count = shards[shard, 1]
     slots = uint32_at(shards[shard, 0], np.int64(count))
     at = ((hashed & _LOW) * count) >> np.uint64(32)
@@ -341,7 +342,7 @@ def rehash_kernel(shards: U64, shard: int, seeds: U64, width: int) -> None:
         record = shards[shard, 2] + np.uint64(number) * stride
         key = uint64_at(record, 1)[0]
         table = uint16_at(record + np.uint64(8), 1)[0]
-        _take_slot(shards, np.uint64(shard), mix64(key ^ seeds[table]), np.uint64(number))
+        take_slot(shards, np.uint64(shard), mix64(key ^ seeds[table]), np.uint64(number))
 
 
 @kernel

@@ -33,7 +33,7 @@ def _slot_of(shards: U64, shard: np.int64, hashed: np.uint64, number: np.int64) 
     while np.int64(slots[at] & _NUMBER) != number + 1:
         at += 1
         if at == count:
-            at = 0
+            at = np.int64(0)
     return at
 
 
@@ -45,7 +45,7 @@ def _close_gap(shards: U64, shard: np.int64, seeds: U64, stride: np.uint64, gap:
     while True:
         at += 1
         if at == count:
-            at = 0
+            at = np.int64(0)
         slot = slots[at]
         if slot == np.uint32(0):
             break

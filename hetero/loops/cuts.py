@@ -5,8 +5,9 @@ Produces   servers that hold every row as it is after the step, and settle that;
 Waits for  servers (updates under way), towers (to come to the cut)
 
 In order: every tower lets the servers hold all its updates and the values of the rows it leases; when all have, tower 0
-copies its state and has every server settle what the snapshot holds; when that is done, all go on. What was settled is
-written meanwhile. While that lasts no second cut begins: a wish for one waits.
+copies its state and has every server settle what the snapshot holds; when that is done, all go on, with rows asked for
+anew where they were asked for ahead: nothing was under way at the cut, so a resumed run goes on as this one does. What
+was settled is written meanwhile. While that lasts no second cut begins: a wish for one waits.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ class TowerCuts:
             self._taken(Taken(name=name, base=base, cut=cut, state=state, pause_s=pause_s))
         else:
             self._group.sum_(rejected)
+        if cut is not Cut.STOP:
+            source.renew()
         return cut
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ from hetero.errors import DataError, SnapshotError
 from hetero.exchange.messages import Done, Pending
 from hetero.exchange.server import RowServer
 from hetero.keys.routing import initial_owners
-from hetero.loops.cuts import CutRule, Taken, TowerCuts
+from hetero.loops.cuts import CutRule, CutServer, Taken, TowerCuts
 from hetero.loops.protocols import Cut
 from hetero.loops.snapshots import SnapshotPlace, SnapshotReport, SnapshotWriting
 from hetero.loops.tower_state import ResumePoint
@@ -24,11 +24,13 @@ from hetero.records import I32, JobSpec, SnapshotSpec
 class _CutHere:
     """A server in this process, as a CutServer."""
 
+    server: RowServer
     snapshots: ServerSnapshots
     owners: I32
 
     def cut(self, name: str, *, base: str | None) -> Pending[None]:
         self.snapshots.cut(name, owners=self.owners, base=base)
+        self.server.note_cut()
         return Done(None)
 
 
@@ -58,14 +60,24 @@ class LocalSnapshots:
 
     def begin(self, place: SnapshotPlace, *, digest: str) -> LocalCuts:
         """Cuts of one training. digest: of its data."""
-        return LocalCuts(self._job, self._snapshots, self._owners, place=place, digest=digest)
+        handles = [
+            _CutHere(server, snapshots, self._owners)
+            for server, snapshots in zip(self._servers, self._snapshots, strict=True)
+        ]
+        return LocalCuts(self._job, self._snapshots, handles, place=place, digest=digest)
 
 
 class LocalCuts(TowerCuts):
     """Cuts that are written as they are made. reports: of each so far."""
 
     def __init__(
-        self, job: JobSpec, servers: Sequence[ServerSnapshots], owners: I32, *, place: SnapshotPlace, digest: str
+        self,
+        job: JobSpec,
+        servers: Sequence[ServerSnapshots],
+        handles: Sequence[CutServer],
+        *,
+        place: SnapshotPlace,
+        digest: str,
     ) -> None:
         self.reports: list[SnapshotReport] = []
         self._job = job
@@ -73,7 +85,6 @@ class LocalCuts(TowerCuts):
         self._place = place
         self._digest = digest
         self._own_rule = CutRule(job.snapshots if place.folder else SnapshotSpec())
-        handles = [_CutHere(server, owners) for server in servers]
         super().__init__(rule=self._own_rule, group=SoleTower(), servers=handles, taken=self._write)
 
     def look(self) -> None:

@@ -54,7 +54,7 @@ class SeparateCuts:
             wanted = self._rule.wanted(steps)
             if wanted is Cut.NONE:
                 return Cut.NONE
-            agreed = self._meet(steps)
+            agreed = self.meet(steps)
             if agreed is None:
                 self._rule.withdraw()
                 return Cut.NONE
@@ -65,7 +65,7 @@ class SeparateCuts:
         started_t = time.perf_counter()
         tower.deliver(source, steps=steps)
         self._rule.begun()
-        if self._meet(steps) is None:
+        if self.meet(steps) is None:
             self._rule.written(base=self._rule.base)
             return Cut.NONE
         name, base = snapshot_name(steps), self._rule.base
@@ -75,7 +75,9 @@ class SeparateCuts:
             state = TowerState.of(tower, spec.after, rejected_rows=tower.log.rejected_rows)
         else:
             state = TowerState.share(tower, spec.after)
-        self._meet(steps)
+        self.meet(steps)
+        if cut is not Cut.STOP:
+            source.renew()
         pause_s = time.perf_counter() - started_t
         self._taken(Taken(name=name, base=base, cut=cut, state=state, pause_s=pause_s))
         return cut
@@ -83,8 +85,11 @@ class SeparateCuts:
     def end(self) -> None:
         self._place.leave(self._number)
 
-    def _meet(self, value: int) -> int | None:
-        """The greatest value of all towers; None when one has ended. Raises DeadlineError when they do not come."""
+    def meet(self, value: int) -> int | None:
+        """Come to the next meeting: the greatest value of all towers, or None when one has ended.
+
+        Raises DeadlineError when the others do not come.
+        """
         number, self._meeting = self._meeting, self._meeting + 1
         deadline_t = time.monotonic() + self._wait_s
         while (met := self._place.meet(self._number, number=number, value=value)) is Absent.YET:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.data.hashing import hash_strings
 from hetero.embedding.open_rows import open_rows
 from hetero.embedding.store import Create
@@ -66,6 +67,7 @@ def warm_kernels(job: JobSpec) -> float:
             _one_step(replace(job, towers=RoleSpec()), batch)
             if job.mode is Mode.SYNC:
                 _leased_step(replace(job, towers=RoleSpec()), batch)
+    _one_snapshot(job, batch)
     if job.mode is not Mode.SYNC:
         _numbers_that_grow()
     return time.perf_counter() - started
@@ -140,6 +142,22 @@ def _rows_that_move(job: JobSpec) -> None:
             for _ in store.scan():
                 pass
             store.close()
+
+
+def _one_snapshot(job: JobSpec, batch: Batch) -> None:
+    """Rows that change while they are written, and that are deleted."""
+    server = RowServer(replace(job, towers=RoleSpec()))
+    snapshots = ServerSnapshots(server.stores, job, server=0)
+    keys = [group.unique for group in batch.groups]
+    rows = [store.pull(unique, create=Create.YES) for store, unique in zip(server.stores, keys, strict=True)]
+    snapshots.cut("warm", owners=np.zeros(job.buckets, np.int32))
+    for store, unique, weights in zip(server.stores, keys, rows, strict=True):
+        store.push(unique, weights)
+        store.delete_rows(unique)
+        store.load_rows(unique, np.zeros((len(unique), store.width), np.float32))
+    with tempfile.TemporaryDirectory(prefix="hetero-warm-") as folder:
+        snapshots.write(folder=folder)
+    server.close()
 
 
 def _numbers_that_grow() -> None:

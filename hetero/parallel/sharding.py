@@ -56,8 +56,9 @@ def sharded_units(part: nn.Module) -> list[FSDPModule]:
 def prepare_micro_batch(part: nn.Module, spec: MeshSpec, *, last: bool) -> None:
     """Before a micro-batch's backward: whether gradients are reduced after it and parameters split again."""
     if isinstance(part, FSDPModule):
-        part.set_is_last_backward(last)
-        part.set_requires_gradient_sync(last or (spec.sharding > 1 and spec.shard > 1))
+        reduces = last or (spec.sharding > 1 and spec.shard > 1)
+        part.set_is_last_backward(reduces)
+        part.set_requires_gradient_sync(reduces)
         part.set_reshard_after_backward(last or spec.sharding == 3)
 
 

@@ -48,14 +48,18 @@ class Traffic:
         self.calls[axis] = self.calls.get(axis, 0) + 1
 
 
-class TrafficMeter(TorchDispatchMode):
+class TrafficMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts collectives while it is entered; for a step now and then, since every operation passes through it."""
 
     def __init__(self, mesh: Mesh) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.traffic = Traffic()
-        names = {mesh.group(axis).group_name: axis for axis in AXES if getattr(mesh.spec, axis) > 1}
-        self._axes = {WORLD: WORLD, dist.group.WORLD.group_name: WORLD} | names if dist.group.WORLD else names
+        self._groups: dict[str, tuple[str, int]] = {}
+        if dist.group.WORLD is not None:
+            self._groups[dist.group.WORLD.group_name] = WORLD, mesh.size
+        for axis in AXES:
+            if getattr(mesh.spec, axis) > 1:
+                self._groups[mesh.group(axis).group_name] = axis, getattr(mesh.spec, axis)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -69,26 +73,22 @@ class TrafficMeter(TorchDispatchMode):
         return result
 
     def _note(self, name: str, arguments: list[Any]) -> None:
-        group = next((found for argument in arguments if (found := _group_of(argument)) is not None), None)
-        axis = self._axes.get(group.group_name) if group is not None else None
-        if group is None or axis is None:
+        group = next((found for argument in arguments if (found := self._groups.get(_group_name(argument)))), None)
+        if group is None:
             return
+        axis, ranks = group
         tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
         given = tensors[1] if name in _OUTPUT_FIRST else tensors[0]
-        self.traffic.add(axis, _SENT[name](given.numel() * given.element_size(), group.size()))
+        self.traffic.add(axis, _SENT[name](given.numel() * given.element_size(), ranks))
 
 
-def _group_of(argument: Any) -> dist.ProcessGroup | None:
-    if isinstance(argument, dist.ProcessGroup):
+def _group_name(argument: Any) -> str:
+    """The name of the process group that an argument is; empty for other arguments."""
+    if isinstance(argument, str):
         return argument
     if isinstance(argument, torch.ScriptObject):
         try:
-            return dist.ProcessGroup.unbox(argument)
+            return str(dist.ProcessGroup.unbox(argument).group_name)
         except RuntimeError:
-            return None
-    if isinstance(argument, str):
-        try:
-            return dist.distributed_c10d._resolve_process_group(argument)
-        except (RuntimeError, ValueError, KeyError):
-            return None
-    return None
+            return ""
+    return ""

@@ -18,8 +18,10 @@ from hetero.records.arrays import F64, I64
 
 MOST_PARTIAL_PATHS = 1_000
 """How many partial paths are extended before the search gives up."""
-_ROUNDS = 40
+_MOST_ROUNDS = 40
 _KEPT_BOUNDS = 4
+_RAISES = (1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.2, 1.4, 2.0, 4.0)
+_HOPED = 1.05
 _TINY = 1e-12
 
 
@@ -105,6 +107,8 @@ class _Bound:
 def cheapest_within(nodes: I64, prices: F64, limits: I64) -> Found:
     """The cheapest path that takes at most limits[kind] nodes of each kind."""
     bounds, best = _bounds(nodes, prices, limits)
+    if best is None or best.cost > bounds[0].of_all * (1 + _TINY):
+        best = _dearer(nodes, prices, limits, bounds, best)
     if best is not None:
         nodes = _without_useless(nodes, prices, limits, bounds[0], best.cost)
     return _best_first(nodes, prices, limits, bounds, best)
@@ -115,15 +119,22 @@ def _bounds(nodes: I64, prices: F64, limits: I64) -> tuple[list[_Bound], Path | 
     multipliers = np.zeros(len(prices))
     kept: list[_Bound] = []
     best: Path | None = None
-    step = 2 * max(float(prices.max()), 1e-9)
-    for number in range(_ROUNDS):
+    strongest = -np.inf
+    for _ in range(min(_MOST_ROUNDS, 8 + nodes.shape[1])):
         to_go, choice = _to_go(nodes, prices + multipliers)
         path = _walk(nodes, prices, choice)
         kept.append(_Bound(multipliers.copy(), to_go, float(to_go[0] - multipliers @ limits)))
+        strongest = max(strongest, kept[-1].of_all)
         if path.fits_in(limits) and (best is None or path.cost < best.cost):
             best = path
-        excess = (path.used - limits) / np.maximum(limits, 1)
-        multipliers = np.maximum(0.0, multipliers + step / (1 + number / 4) * excess)
+        if best is not None and best.cost <= strongest * (1 + _TINY):
+            break
+        excess = (path.used - limits).astype(np.float64)
+        # Polyak's step towards what a path within the limits may cost: a little above the strongest bound.
+        hoped = min(np.inf if best is None else best.cost, strongest * _HOPED)
+        multipliers = np.maximum(
+            0.0, multipliers + (hoped - kept[-1].of_all) / max(float(excess @ excess), 1.0) * excess
+        )
     kept.sort(key=lambda bound: -bound.of_all)
     plain = next(bound for bound in kept if not bound.multipliers.any())
     return [*kept[:_KEPT_BOUNDS], plain], best
@@ -142,16 +153,43 @@ class _Partial:
     """A path over the tasks before `start`. bound: the least it costs in the end; order: the furthest first."""
 
     bound: float
-    order: tuple[int, int]
+    order: int
     start: int = field(compare=False)
     used: I64 = field(compare=False)
     steps: tuple[tuple[int, int, int, int], ...] = field(compare=False)
 
 
+def _dearer(nodes: I64, prices: F64, limits: I64, bounds: list[_Bound], best: Path | None) -> Path | None:
+    """The cheapest path met while scarce kinds are made dearer step by step, each by itself too, until paths fit."""
+    for bound in bounds:
+        for kinds in (bound.multipliers > 0, *np.eye(len(prices), dtype=bool)):
+            for raise_by in _RAISES:
+                raised = prices + bound.multipliers * np.where(kinds, raise_by, 1.0)
+                _, choice = _to_go(nodes, raised)
+                path = _walk(nodes, prices, choice)
+                if path.fits_in(limits):
+                    best = path if best is None or path.cost < best.cost else best
+                    break
+    return best
+
+
+def _extended(
+    nodes: I64, prices: F64, limits: I64, bounds: list[_Bound], partial: _Partial, most: float
+) -> list[_Partial]:
+    """The partial paths one step further."""
+    following = []
+    for bound, kind, stop, took in _steps(nodes, prices, limits, bounds, partial, most):
+        used = partial.used.copy()
+        used[kind] += took
+        step = (partial.start, stop, kind, took)
+        following.append(_Partial(bound, -stop, stop, used, (*partial.steps, step)))
+    return following
+
+
 def _best_first(nodes: I64, prices: F64, limits: I64, bounds: list[_Bound], best: Path | None) -> Found:
-    partials = [_Partial(bounds[0].of_all, (0, 0), 0, np.zeros(len(limits), dtype=np.int64), ())]
+    partials = [_Partial(bounds[0].of_all, 0, 0, np.zeros(len(limits), dtype=np.int64), ())]
     seen: dict[int, list[I64]] = {}
-    pushed, least = 0, bounds[0].of_all
+    least = bounds[0].of_all
     for _ in range(MOST_PARTIAL_PATHS):
         if not partials or (best is not None and partials[0].bound >= best.cost * (1 - _TINY)):
             return Found(path=best, proven=True, bound=np.inf if best is None else best.cost)
@@ -164,12 +202,8 @@ def _best_first(nodes: I64, prices: F64, limits: I64, bounds: list[_Bound], best
             continue
         seen.setdefault(partial.start, []).append(partial.used)
         most = np.inf if best is None else best.cost
-        for bound, kind, stop, took in _steps(nodes, prices, limits, bounds, partial, most):
-            pushed += 1
-            used = partial.used.copy()
-            used[kind] += took
-            step = (partial.start, stop, kind, took)
-            heapq.heappush(partials, _Partial(bound, (-stop, pushed), stop, used, (*partial.steps, step)))
+        for following in _extended(nodes, prices, limits, bounds, partial, most):
+            heapq.heappush(partials, following)
     return Found(path=best, proven=False, bound=least)
 
 

@@ -115,18 +115,22 @@ def _fastest(segments: Segments, price: float | None, *, above: float) -> Answer
         answer = cheapest(segments, throughput=wanted)
         if answer.split is not None and (price is None or answer.split.price <= price):
             best, reached = answer, max(answer.split.throughput, wanted)
+            improved = True
         else:
+            improved = False
             proven &= answer.proven or (price is not None and answer.bound > price)
             out_of_reach = wanted
         if reached == 0:
             return None
-        wanted = _between(reached, out_of_reach)
+        wanted = _between(reached, out_of_reach, just_above=improved)
     return None if best is None else Answer(split=best.split, proven=proven and best.proven, bound=best.bound)
 
 
-def _between(low: float, high: float) -> float:
-    """Halfway by ratio while far apart, in the middle when close."""
-    return float((low * high) ** 0.5) if high > low * 1.01 else (low + high) / 2
+def _between(low: float, high: float, *, just_above: bool) -> float:
+    """Halfway by ratio while far apart; when close just above what is reached, which is often the most, or halfway."""
+    if high > low * 1.01:
+        return float((low * high) ** 0.5)
+    return low * (1 + 2 * _PRECISION) if just_above else (low + high) / 2
 
 
 def _most(segments: Segments) -> float:

@@ -98,4 +98,4 @@ def _shortage(segments: Segments, wanted: float, forced: Segment, kind: NodeKind
     need = max(seconds * wanted, memory)
     if need > kind.count:
         return f"takes {need:,.1f} nodes of {kind.name} for {wanted:,.0f} samples/s, there are {kind.count}"
-    return f"leaves too few nodes of {kind.name} ({kind.count}) for the other tasks"
+    return f"does not reach {wanted:,.0f} samples/s: nodes of some kind, or the network to and from them, fall short"

@@ -40,8 +40,8 @@ class KillsOnce(Silent):
 
     def update(self, record: ProgressRecord) -> None:
         if not self.done and list((self._run / SNAPSHOTS).glob("step-*")):
-            handle = ray.get_actor(f"{self._run.name}/rank/1", namespace=NAMESPACE)
-            os.kill(ray.get(handle.ping.remote(), timeout=20), signal.SIGKILL)
+            handle: Any = ray.get_actor(f"{self._run.name}/rank/1", namespace=NAMESPACE)
+            os.kill(int(cast(Any, ray).get(handle.ping.remote(), timeout=20)), signal.SIGKILL)
             self.done = True
 
 
@@ -94,7 +94,7 @@ class Impostor:
 def test_a_rank_that_hangs_while_it_answers_is_named(tmp_path: Path) -> None:
     group = RankGroup.__new__(RankGroup)
     group.context = DeepContext(run="hung", job=job_of(tmp_path, MeshSpec(dp=2)), folder=tmp_path)
-    actor = cast(Any, ray.remote(concurrency_groups={"control": 1}, num_cpus=0))(Impostor)
+    actor = cast(Any, ray).remote(concurrency_groups={"control": 1}, num_cpus=0)(Impostor)
     first, second = (Member("hung", Role.RANK, index) for index in range(2))
     group.members = {first: actor.remote(), second: actor.remote()}
     group._pings = Pings(group.members, deadline_s=20.0)

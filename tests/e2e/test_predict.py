@@ -115,6 +115,7 @@ def test_a_csv_file_of_the_same_integers_gives_the_same_keys(folder: Path, model
     np.testing.assert_allclose(served, scores["prediction"].to_numpy(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_through_ray_with_two_readers_and_two_towers_the_order_is_the_same(folder: Path) -> None:
     run = folder / "runs/laid_out"
     shutil.copytree(folder / "runs/small", run)

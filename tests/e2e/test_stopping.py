@@ -92,6 +92,7 @@ def test_control_c_takes_a_snapshot_and_ends(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_on_ray_too(folder: Path, number: signal.Signals) -> None:
     """Ctrl-C reaches the whole process group, SIGTERM the driver alone."""

@@ -155,7 +155,8 @@ def traffic_of(rank: int, size: int, meet: Rendezvous, spec: MeshSpec) -> Traffi
         with TrafficMeter(mesh) as meter:
             tower.step(*share_of(mesh, *batch_of(SMALL, step)))
     mesh.close()
-    return meter.traffic
+    traffic: Traffic = meter.traffic
+    return traffic
 
 
 def test_traffic_is_that_of_the_formulas() -> None:

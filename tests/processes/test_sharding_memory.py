@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ MICRO_BATCHES = 2
 
 
 def peak_of_a_step(rank: int, size: int, meet: Rendezvous, sharding: int) -> int:
-    """Most resident memory of the second step, above what lay there before it, in bytes."""
+    """Most memory of tensors in the second step, above what lay there before it, in bytes."""
     mesh = Mesh(
         MeshSpec(shard=size, sharding=sharding, micro_batches=MICRO_BATCHES),
         rank=rank,
@@ -33,17 +34,18 @@ def peak_of_a_step(rank: int, size: int, meet: Rendezvous, sharding: int) -> int
     tower = DeepTower(LARGE, mesh=mesh, optimizer=DeepOptimizerSpec(), batch_size=2 * MICRO_BATCHES, seed=1)
     tokens = torch.zeros((2, 16), dtype=torch.int64)
     tower.step(tokens, tokens)
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    tower.step(tokens, tokens)
-    peak = _status("VmHWM")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        tower.step(tokens, tokens)
     mesh.close()
-    return peak - before
+    return _peak(profile)
 
 
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+def _peak(profile: Any) -> int:
+    """Most bytes of tensors alive at once, above those alive when the profile began."""
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    assert changes
+    return int(max(accumulate(changes)))
 
 
 @pytest.mark.slow
@@ -55,6 +57,7 @@ def test_each_stage_takes_less_than_the_one_before() -> None:
         assert not failed, failed
         peaks[sharding] = max(answers.values())
     shares = {sharding: peak / BYTES for sharding, peak in peaks.items()}
-    # Whole parameters and whole gradients; whole parameters and half of the gradients; a block, and half.
-    assert shares[1] > shares[2] + 0.3, shares
-    assert shares[2] > shares[3] + 0.3, shares
+    # Whole parameters and whole gradients, 2.1 times the model; whole parameters and halves, 1.9; a few blocks and
+    # halves, 1.6. The halves of both micro-batches live until the step's end.
+    assert shares[1] > shares[2] + 0.15, shares
+    assert shares[2] > shares[3] + 0.15, shares

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from hetero.exchange.client import LocalServer
 from hetero.exchange.messages import (
     DensePart,
@@ -20,6 +22,7 @@ from hetero.exchange.messages import (
     DensePushRequest,
     DifferencesReply,
     DifferencesRequest,
+    LeasedValues,
     LeaseReply,
     LeaseRequest,
     Pending,
@@ -174,11 +177,17 @@ class ScheduledServer:
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         return self._send("give_back", request)
 
+    def note_leased(self, values: LeasedValues) -> Pending[None]:
+        return self._send("note_leased", values)
+
     def open_dense(self, part: DensePart) -> Pending[None]:
         return self._send("open_dense", part)
 
     def pull_dense(self) -> Pending[DensePullReply]:
         return self._send("pull_dense", None)
+
+    def dense_state(self) -> Pending[dict[str, np.ndarray]]:
+        return self._send("dense_state", None)
 
     def push_dense(self, request: DensePushRequest) -> Pending[None]:
         return self._send("push_dense", request)

@@ -22,7 +22,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.results import StepLog
 from hetero.loops.run import DataPass
-from hetero.loops.tower import Tower, train
+from hetero.loops.tower import Cuts, Tower, train
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import SoleTower, TowerGroup
@@ -102,13 +102,24 @@ def own_reading(job: JobSpec) -> tuple[Sequencer, list[Reader]]:
     """A sequencer and a reader for one tower of a job with several."""
     data = DataPass.open(job.train, phase=Phase.TRAIN)
     sequencer = make_sequencer(
-        job, data=job.train, splits=len(data.splits), epochs=job.epochs, max_steps=None, towers=job.towers.count
+        job,
+        data=job.train,
+        splits=len(data.splits),
+        epochs=job.epochs,
+        max_steps=job.max_steps,
+        towers=job.towers.count,
     )
     return sequencer, [Reader(job, index=0, data=job.train, splits=data.splits)]
 
 
-def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -> TrainedTowers:
-    """Train all towers of a job over shared servers, each in a thread of its own. make: a tower's module."""
+MakeCuts = Callable[[int, TowerGroup, list[RowServer]], Cuts]
+
+
+def train_towers(
+    job: JobSpec, *, make: Callable[[], nn.Module] | None = None, make_cuts: MakeCuts | None = None
+) -> TrainedTowers:
+    """Train all towers of a job over shared servers, each in a thread of its own. make: a tower's module. make_cuts:
+    a tower's cuts."""
     row_servers = [RowServer(job) for _ in range(job.servers.count)]
     servers = [LocalServer(cast(RowServer, OneCallAtATime(server))) for server in row_servers]
     meeting = Meeting(job.towers.count)
@@ -128,13 +139,14 @@ def train_towers(job: JobSpec, *, make: Callable[[], nn.Module] | None = None) -
         tower = Tower(job, module=modules[rank], client=client, dense=dense, clock=clock)
         towers[rank] = tower
         sequencer, readers = own_reading(job)
+        cuts = None if make_cuts is None else make_cuts(rank, group, row_servers)
         if not job.window:
             stream = InlineStream(job, sequencer, readers, tower=rank)
             source, batches = pulled_source(job, client=client, dense=dense, batches=stream)
-            return train(tower, batches, source, after_step=lambda _: None)
+            return train(tower, batches, source, after_step=lambda _: None, cuts=cuts)
         windowed = InlineWindows(job, sequencer, readers, tower=rank)
         leased = LeasedRows(job, client=client, group=group, windows=windowed, clock=clock, traffic=client.traffic)
-        return train(tower, windowed, leased, after_step=lambda _: None)
+        return train(tower, windowed, leased, after_step=lambda _: None, cuts=cuts)
 
     with ThreadPoolExecutor(job.towers.count) as pool:
         logs = list(pool.map(one, range(job.towers.count), timeout=DEADLINE_S))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hetero.data.kept import KeptColumns, column_names
+from hetero.data.kept import KeptColumns
 from hetero.data.sources import list_splits
 from hetero.errors import DataError
 from hetero.records import DataSpec, IdKind
@@ -50,7 +50,6 @@ def test_text_columns_are_strings_and_bad_lines_are_left_out(tmp_path: Path) -> 
     data = make_spec(path, label=None, sparse=(sparse("id", ids=IdKind.INTEGER),))
     kept = KeptColumns(data, columns=("id", "name"), label="label")
     assert kept_of(kept, data).to_pydict() == {"id": ["7", "9"], "name": ["a", None], "label": [1.0, None]}
-    assert column_names(data) == ("x", "id", "name", "label")
 
 
 def test_a_split_that_does_not_begin_the_file_counts_its_own_lines(tmp_path: Path) -> None:

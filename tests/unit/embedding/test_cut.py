@@ -89,6 +89,8 @@ class Interleaving:
             self.store.push(keys, gradients)
         elif action == "write":
             self.store.write_rows(keys, self.random.normal(size=(len(keys), self.store.width)).astype(np.float32))
+        elif action == "load":
+            self.store.load_rows(keys, self.random.normal(size=(len(keys), self.store.width)).astype(np.float32))
         elif action == "create":
             self.store.pull(keys, create=Create.YES)
         elif action == "delete":
@@ -139,7 +141,7 @@ def assert_same(got: Rows, wanted: Rows) -> None:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["push", "write", "create", "delete", "lease", "cut", "read", "read", "drop"]),
+        st.sampled_from(["push", "write", "load", "create", "delete", "lease", "cut", "read", "read", "drop"]),
         st.sampled_from([1, 5, 40, 120]),
     ),
     min_size=5,
@@ -147,10 +149,11 @@ ACTIONS = st.lists(
 )
 
 
-def test_a_cut_holds_what_there_was_whatever_happens_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_a_cut_holds_what_there_was_whatever_happens_meanwhile(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:
     monkeypatch.setattr(cut_module, "CHUNK_ROWS", 7)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples, deadline=None)
     @given(ACTIONS, st.integers(0, 2**32 - 1))
     def check(actions: list[tuple[str, int]], seed: int) -> None:
         life = Interleaving(seed)

@@ -112,6 +112,10 @@ def run_operations(
             rows = random.normal(size=(len(keys), oracle.width)).astype(np.float32) ** 2
             store.write_rows(keys, rows)
             oracle.write_rows(keys, rows)
+        elif operation == "load":
+            rows = random.normal(size=(len(keys), oracle.width)).astype(np.float32) ** 2
+            store.load_rows(keys, rows)
+            oracle.write_rows(keys, rows)
         elif operation == "read":
             got, want = store.read_rows(keys), oracle.read_rows(keys)
             np.testing.assert_array_equal(got.found, want.found)
@@ -122,7 +126,9 @@ def run_operations(
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["push", "write", "read", "create", "score"]), st.sampled_from([0, 1, 5, 60, 400])),
+    st.tuples(
+        st.sampled_from(["push", "write", "load", "read", "create", "score"]), st.sampled_from([0, 1, 5, 60, 400])
+    ),
     max_size=8,
 )
 

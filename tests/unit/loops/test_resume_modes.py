@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,16 @@ def test_geo_goes_on_to_the_bit_where_rows_have_no_state(tmp_path: Path) -> None
     sgd = RowOptimizerSpec(kind=RowOptimizer.SGD, lr=0.05)
     job = replace(job, groups=tuple(replace(group, optimizer=sgd) for group in job.groups))
     np.testing.assert_array_equal(cut_and_resumed(job, tmp_path / "s").losses, train(job, None).losses)
+
+
+@pytest.mark.parametrize(("mode", "staleness"), [(Mode.BOUNDED, 4), (Mode.ASYNC, 0)])
+def test_a_resumed_tower_goes_on_as_the_one_that_was_cut(tmp_path: Path, mode: Mode, staleness: int) -> None:
+    """Nothing is under way at a cut: rows pulled ahead are pulled anew on both sides of it."""
+    job = job_of(tmp_path, mode, staleness=staleness, snapshots=SnapshotSpec(every_steps=CUT, keep=9))
+    cut = train(job, tmp_path / "s")
+    assert len(list((tmp_path / "s").iterdir())) == 2
+    shutil.rmtree(tmp_path / "s" / f"step-{2 * CUT:010d}")
+    np.testing.assert_array_equal(train(job, tmp_path / "s").losses, cut.losses)
 
 
 @pytest.mark.parametrize(("mode", "staleness"), [(Mode.BOUNDED, 4), (Mode.ASYNC, 0), (Mode.GEO, 4)])

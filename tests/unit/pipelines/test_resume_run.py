@@ -140,3 +140,13 @@ def test_a_warm_start_that_does_not_fit_is_told_before_anything_starts(folder: P
         assert ran.code == 2
         assert words in ran.err.replace("\n", " ")
         assert not (folder / "new").exists()
+
+
+def test_an_unfinished_run_that_is_moved_aside_is_named_and_can_go_on(folder: Path) -> None:
+    hetero_here("train", "job.yaml", "--in-process", "--run", "r", "--set", "train.max_steps=7")
+    (folder / "r" / "summary.json").unlink()
+    new = hetero_here("train", "job.yaml", "--in-process", "--run", "r", "--set", "train.max_steps=1")
+    assert "r.previous-1: `hetero resume` goes on with it" in new.err.replace("\n", "")
+    on = hetero_here("resume", "r.previous-1", "--in-process", "--set", "train.max_steps=8")
+    assert on.code == 0
+    assert "resumed after step 6" in on.out

@@ -1,0 +1,105 @@
+"""The cluster file: the one that `ray up` reads, whose node types also say what planning has to know.
+
+    available_node_types:
+      gpu:
+        resources: {CPU: 8, GPU: 1, memory: 60000000000}
+        labels: {role: gpu, hetero/price: "3.06", hetero/accelerator: v100-16gb, hetero/network: 10gbe}
+        max_workers: 4
+
+Facts are labels, so that they reach the nodes too: hetero/price (money an hour), hetero/network (a link of
+hetero/hardware/devices.py), hetero/accelerator (a device of it; needed with GPU), hetero/ssd-gib.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from hetero.errors import PlanError
+from hetero.hardware.devices import device, link
+from hetero.records.cluster import ClusterSpec, NodeKind
+from pipelines.job_yaml import read_yaml
+
+PREFIX = "hetero/"
+_FACTS = ("price", "network", "accelerator", "ssd-gib")
+
+
+def load_cluster(path: Path) -> ClusterSpec:
+    """Read the kinds of node that workers may be. Raises PlanError, which names the node type and what it lacks."""
+    raw, _ = read_yaml(path)
+    types = raw.get("available_node_types")
+    if not isinstance(types, dict) or not types:
+        raise PlanError(f"{path}: available_node_types is missing or empty; it lists the kinds of node")
+    head = raw.get("head_node_type")
+    kinds = tuple(
+        _kind(path, str(name), node_type) for name, node_type in types.items() if name != head or _most(node_type)
+    )
+    if not kinds:
+        raise PlanError(f"{path}: no node type has max_workers above 0, so there is nothing to run a job on")
+    return ClusterSpec(name=str(raw.get("cluster_name", path.stem)), kinds=kinds)
+
+
+def cluster_fingerprint(cluster: ClusterSpec) -> str:
+    """Changes with anything that planning looks at."""
+    return _digest(asdict(cluster))
+
+
+def _digest(record: object) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _most(node_type: object) -> int:
+    most = node_type.get("max_workers", 0) if isinstance(node_type, dict) else 0
+    return int(most)
+
+
+def _kind(path: Path, name: str, node_type: object) -> NodeKind:
+    where = f"{path}: node type `{name}`"
+    if not isinstance(node_type, dict):
+        raise PlanError(f"{where} is no mapping")
+    labels = {str(key): str(value) for key, value in (node_type.get("labels") or {}).items()}
+    facts = _facts(where, labels)
+    resources = {str(key): _number(where, key, value) for key, value in (node_type.get("resources") or {}).items()}
+    if resources.get("CPU", 0) <= 0:
+        raise PlanError(f"{where} has no resources.CPU; planning has to know its cores")
+    if "memory" not in resources:
+        raise PlanError(f"{where} has no resources.memory (bytes); planning has to know what rows may take")
+    gpus = int(resources.get("GPU", 0))
+    if gpus and "accelerator" not in facts:
+        raise PlanError(f"{where} has GPU: {gpus} and no label {PREFIX}accelerator, such as v100-16gb")
+    return NodeKind(
+        name=name,
+        count=_most(node_type),
+        price=_number(where, PREFIX + "price", facts["price"]),
+        cores=resources["CPU"],
+        memory_bytes=int(resources["memory"]),
+        ssd_bytes=int(_number(where, PREFIX + "ssd-gib", facts.get("ssd-gib", "0")) * (1 << 30)),
+        network_bytes_per_s=link(facts.get("network", "10gbe")).bytes_per_s,
+        accelerator=device(facts["accelerator"]).name if gpus else "",
+        accelerators=gpus,
+        labels={key: value for key, value in labels.items() if not key.startswith(PREFIX)},
+        resources=resources,
+    )
+
+
+def _facts(where: str, labels: Mapping[str, str]) -> dict[str, str]:
+    facts = {key.removeprefix(PREFIX): value for key, value in labels.items() if key.startswith(PREFIX)}
+    for fact in facts:
+        if fact not in _FACTS:
+            raise PlanError(f"{where}: there is no label {PREFIX}{fact}; known are {', '.join(_FACTS)}")
+    if "price" not in facts:
+        raise PlanError(f'{where} has no label {PREFIX}price (money an hour, as text: "0.77")')
+    return facts
+
+
+def _number(where: str, name: object, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise PlanError(f"{where}: {name} is `{value}`, it must be a number") from None
+    if number < 0:
+        raise PlanError(f"{where}: {name} is {number:g}, it must not be negative")
+    return number

@@ -1,0 +1,70 @@
+"""Commands of deep jobs: training one, and text by it. `pipelines.cli` adds them to the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.model_commands import AsJson
+from pipelines.output import Output, traceback_kept_in
+
+
+def train_deep(
+    job: Path,
+    overrides: Sequence[str],
+    run: Path | None,
+    in_process: bool,
+    address: str | None,
+    snapshot: Path | None,
+    output: Output,
+) -> None:
+    """Train a deep job and show what it came to."""
+    from pipelines.build import Placement
+    from pipelines.deep_schema import load_deep_job
+    from pipelines.deep_summary import deep_report
+    from pipelines.progress import progress_for
+    from pipelines.train_deep import fit_deep
+
+    loaded = load_deep_job(job, overrides=overrides)
+    folder = run or Path(loaded.run.folder)
+    with traceback_kept_in(folder), progress_for(output.console, silent=output.as_json) as progress:
+        summary = fit_deep(
+            loaded,
+            run_folder=folder,
+            progress=progress,
+            placement=Placement(in_process=in_process, address=address),
+            snapshot=snapshot,
+        )
+    output.result(summary.to_dict(), shown=deep_report(summary))
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a deep run, such as runs/shakespeare.")],
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="To continue; gaps `_` are to be filled.")
+    ] = "",
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="How many to add.")] = 300,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0.0, help="Below 1 surer, 0 always the likeliest.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Same seed, same text.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Text by a deep model: a causal one continues the prompt, a masked one fills its gaps.
+
+    [bold]Examples[/]
+
+    [cyan]hetero sample runs/shakespeare --prompt "ROMEO:" --tokens 200[/]
+
+    [cyan]hetero sample runs/words --prompt "To be, or ___ to be"[/]
+    """
+    from rich.text import Text
+
+    from pipelines.sample import sample_run
+
+    output = Output(as_json=as_json)
+    text = sample_run(run, prompt=prompt, tokens=tokens, temperature=temperature, seed=seed)
+    output.result({"text": text}, shown=Text(text))

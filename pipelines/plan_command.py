@@ -1,0 +1,87 @@
+"""What `hetero plan` does between its arguments and its output."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from hetero.planning.plan import Plan, pareto
+from hetero.planning.split_explain import Alternative, explain
+from pipelines.cluster_file import load_cluster
+from pipelines.job import Job
+from pipelines.plan import DISTINCT, LIST_LENGTH, PlanFile, chains_of, make_plan, read_measured, save_plan
+from pipelines.plan_report import plan_report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan with what was asked for beside it. assumed: lines that say what no measurement stands behind."""
+
+    file: PlanFile
+    front: tuple[Plan, ...]
+    alternatives: tuple[Alternative, ...]
+    assumed: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """The command's JSON."""
+        points = [{"throughput": each.throughput, "price": each.price, "nodes": each.nodes} for each in self.front]
+        return {
+            **self.file.to_dict(),
+            "front": points,
+            "alternatives": [asdict(each) for each in self.alternatives],
+            "assumed": list(self.assumed),
+        }
+
+    def shown(self) -> RenderableType:
+        return plan_report(self.file, front=self.front, alternatives=self.alternatives, assumed=self.assumed)
+
+
+def planned(
+    job: Job,
+    *,
+    job_path: Path,
+    cluster_path: Path,
+    throughput: float | None = None,
+    price: float | None = None,
+    rows: int = 0,
+    profile: Path | None = None,
+    with_front: bool = False,
+    with_alternatives: bool = False,
+    out: Path | None = None,
+) -> Planned:
+    """Plan a job for a cluster file. profile: measured seconds; out: where to keep the plan. Raises PlanError."""
+    cluster = load_cluster(cluster_path)
+    measured = {} if profile is None else read_measured(profile)
+    chains = chains_of(job, cluster=cluster, rows=rows, measured=measured)
+    file = make_plan(
+        job,
+        job_path=job_path,
+        cluster_path=cluster_path,
+        chains=chains,
+        cluster=cluster,
+        throughput=throughput,
+        price=price,
+    )
+    if out is not None:
+        save_plan(file, path=out)
+    names = {task.name for task in chains[0].tasks}
+    return Planned(
+        file=file,
+        front=tuple(pareto(chains, cluster=cluster)) if with_front else (),
+        alternatives=tuple(explain(file.plan, chains=chains, cluster=cluster)) if with_alternatives else (),
+        assumed=tuple(_assumed(sorted(names - set(measured)), rows=rows)),
+    )
+
+
+def _assumed(tasks: list[str], *, rows: int) -> list[str]:
+    lines = []
+    if tasks:
+        lines.append(
+            f"seconds of {', '.join(tasks)} from rates of one core and data sheets (hetero/planning/profile.py); "
+            f"{DISTINCT:.0%} of a batch's keys are distinct, lists without max_length have {LIST_LENGTH} values"
+        )
+    if not rows:
+        lines.append("rows take no memory; give --rows N")
+    return lines
