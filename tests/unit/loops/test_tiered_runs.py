@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass
-from hetero.records import Mode
+from hetero.records import Mode, SnapshotSpec
 from tests.support.runs import alive, finish
 from tests.support.tiered_jobs import MEMORY, job_of, tiered
+from tests.unit.loops.test_resume import assert_equal, train_on
 
 
 @pytest.mark.parametrize("window", [pytest.param(0, marks=pytest.mark.slow), 4])
@@ -59,3 +61,15 @@ def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
             run.load(tmp_path / "model")
             np.testing.assert_array_equal(run.score(test, watch=lambda _: None).predictions, wanted)
             assert bool(run.report().tiers) == (loaded.storage is not None)
+
+
+def test_a_tiered_run_goes_on_from_its_snapshot_as_one_in_memory(tmp_path: Path) -> None:
+    """A snapshot in the middle of a window: rows in memory, on SSD and with the tower; then all in memory, and back."""
+    job = job_of(tmp_path, window=4, max_steps=24)
+    whole = train_on(job, tmp_path / "whole", resumed=False)
+    cut = replace(job, snapshots=SnapshotSpec(every_steps=10, every_s=None), max_steps=14)
+    train_on(tiered(cut, tmp_path), tmp_path / "parts", resumed=False)
+    for goes_on in (job, tiered(job, tmp_path)):
+        shutil.copytree(tmp_path / "parts", tmp_path / "again", dirs_exist_ok=True)
+        assert_equal(train_on(goes_on, tmp_path / "again", resumed=True), whole)
+        shutil.rmtree(tmp_path / "again")
