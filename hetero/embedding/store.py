@@ -87,7 +87,7 @@ def _in_turn(method: Callable[Concatenate[RowStore, P], T]) -> Callable[Concaten
         with store._lock:
             return method(store, *arguments, **named)
 
-    return cast(Callable[Concatenate[RowStore, P], T], locked)
+    return cast("Callable[Concatenate[RowStore, P], T]", locked)
 
 
 class RowStore:
