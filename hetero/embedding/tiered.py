@@ -180,6 +180,13 @@ class TieredStore:
 
         self._by_parts(keys, work)
 
+    def load_rows(self, keys: KeySet, rows: F32) -> None:
+        """`write_rows` of rows of a snapshot."""
+        self.write_rows(keys, rows)
+
+    def reserve(self, rows: int) -> None:
+        """Nothing to do: memory is what the budget says."""
+
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""
         self._free(keys)

@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from hetero.exchange.client import LocalServer
 from hetero.exchange.messages import (
     DensePart,
@@ -17,6 +19,7 @@ from hetero.exchange.messages import (
     DensePushRequest,
     DifferencesReply,
     DifferencesRequest,
+    LeasedValues,
     LeaseReply,
     LeaseRequest,
     Pending,
@@ -61,11 +64,17 @@ class LaneServer:
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         return _UnderWay(self._lane.submit(self._server.give_back, request))
 
+    def note_leased(self, values: LeasedValues) -> Pending[None]:
+        return _UnderWay(self._lane.submit(self._server.note_leased, values))
+
     def open_dense(self, part: DensePart) -> Pending[None]:
         return self._lane.submit(self._local.open_dense, part).result()
 
     def pull_dense(self) -> Pending[DensePullReply]:
         return self._lane.submit(self._local.pull_dense).result()
+
+    def dense_state(self) -> Pending[dict[str, np.ndarray]]:
+        return self._lane.submit(self._local.dense_state).result()
 
     def push_dense(self, request: DensePushRequest) -> Pending[None]:
         return self._lane.submit(self._local.push_dense, request).result()
