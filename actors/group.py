@@ -27,6 +27,7 @@ from hetero.records import JobSpec
 
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
+_CLOSE_S = 10.0
 
 
 class ActorGroup:
@@ -76,6 +77,8 @@ class ActorGroup:
 
     def close(self) -> None:
         """End all actors and free what they held. Never raises: it runs after failures too."""
+        if self.context.job.storage is not None:
+            self._close_servers()
         for handle in self.members.values():
             with contextlib.suppress(Exception):
                 ray.kill(handle, no_restart=True)
@@ -84,6 +87,12 @@ class ActorGroup:
             with contextlib.suppress(Exception):
                 remove_placement_group(self._placement)
             self._placement = None
+
+    def _close_servers(self) -> None:
+        """Let servers delete their files on SSD; those of one that does not answer go when the next run starts."""
+        with contextlib.suppress(Exception):
+            closing = [handle.close.remote() for member, handle in self.members.items() if member.role is Role.SERVER]
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
 
     def _create(self, member: Member, bundle: int, placement: PlacementGroup) -> Any:
         options: dict[str, Any] = {

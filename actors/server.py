@@ -128,6 +128,10 @@ class ServerActor:
         snapshot = Snapshot.open(folder)
         return read_rows(self._server.stores, self._job, snapshot, server=self._index, owners=self._owners())
 
+    def close(self) -> None:
+        """Delete what the server has on disk; no call comes after it."""
+        self._server.close()
+
     def role_report(self) -> RoleReport:
         return RoleReport(
             name=f"server/{self._index}",

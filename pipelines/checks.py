@@ -24,6 +24,7 @@ def check(job: Job) -> list[Problem]:
         *_tables(job),
         *_roles(job),
         *_modes(job),
+        *_storage(job),
     ]
 
 
@@ -36,6 +37,15 @@ def logical_tables(job: Job) -> list[tuple[int, str]]:
         if table.name in (feature.tables or ())
     )
     return list(dict.fromkeys(pairs))
+
+
+def _storage(job: Job) -> Iterator[Problem]:
+    if job.storage.memory_bytes is not None and job.snapshots.deltas:
+        yield Problem(
+            ("snapshots", "deltas"),
+            f"is {job.snapshots.deltas}, and storage.memory_bytes is given: rows on SSD do not tell what changed since "
+            "a snapshot; set it to 0",
+        )
 
 
 def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:

@@ -35,6 +35,7 @@ from pipelines.schema import (
     Section,
     Snapshots,
     Sparse,
+    Storage,
     Table,
     Tower,
     Train,
@@ -62,6 +63,7 @@ class Job(Section):
     tower: Tower
     train: Train = Train()
     roles: Roles = Roles()
+    storage: Storage = Storage()
     run: Run = Run()
     snapshots: Snapshots = Snapshots()
     warm_start: WarmStart | None = None
@@ -178,6 +180,7 @@ def baseline_job(job: Job) -> Job:
         feature["pooling"] = "mean" if feature["pooling"] == "none" else feature["pooling"]
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
+    raw["storage"] = {}
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
     raw.update(name=f"{job.name}.baseline", baseline=None, warm_start=None)
     raw["run"]["folder"] = f"{job.run.folder}/baseline"

@@ -121,6 +121,18 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.samples and any(summary.bytes.values()):
         parts = [f"{name.replace('_', ' ')} {size(count / summary.samples)}" for name, count in summary.bytes.items()]
         yield "moved a row trained", ", ".join(part for part in parts if not part.endswith(" 0 B"))
+    if summary.tiers:
+        tiers = summary.tiers
+        yield (
+            "rows found in memory",
+            f"{tiers['memory_hit_rate']:.1%} of those asked for; {tiers['memory_rows']:,.0f} rows are in memory, "
+            f"{tiers['ssd_rows']:,.0f} on SSD",
+        )
+        yield (
+            "SSD a row trained",
+            f"{size(tiers['disk_read_bytes_per_sample'])} read, {size(tiers['disk_written_bytes_per_sample'])} written "
+            f"({tiers['write_amplification']:.2f} times the rows evicted)",
+        )
     yield "rows in the tables", f"{sum(summary.rows.values()):,}"
     if summary.peak_rss_bytes:
         peaks = sorted(summary.peak_rss_bytes.items(), key=lambda item: -item[1])

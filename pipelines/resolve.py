@@ -29,13 +29,14 @@ from hetero.records import (
     RowOptimizerSpec,
     SnapshotSpec,
     SparseFeature,
+    StorageSpec,
     TableSpec,
     TowerSpec,
     WarmStartSpec,
 )
 from pipelines.checks import logical_tables
 from pipelines.problems import Problem, job_problems
-from pipelines.schema import Dense, Role, RowOptimizerSection, Sparse, Table
+from pipelines.schema import Dense, Role, RowOptimizerSection, Sparse, Storage, Table
 
 if TYPE_CHECKING:
     from pipelines.job import Job
@@ -80,6 +81,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
         deadline_s=job.run.deadline_s,
+        storage=_storage(job.storage),
         warm_start=_warm_start(job, groups),
         snapshots=SnapshotSpec(
             every_steps=job.snapshots.every_steps,
@@ -236,6 +238,17 @@ def _warm_start(job: Job, groups: tuple[GroupSpec, ...]) -> WarmStartSpec | None
 
 def _role(role: Role) -> RoleSpec:
     return RoleSpec(count=role.count, threads=role.threads)
+
+
+def _storage(storage: Storage) -> StorageSpec | None:
+    if storage.memory_bytes is None or storage.ssd_bytes is None:
+        return None
+    return StorageSpec(
+        memory_bytes=storage.memory_bytes,
+        directories=tuple(os.path.abspath(os.path.expanduser(path)) for path in storage.directories),
+        ssd_bytes=storage.ssd_bytes,
+        io=storage.io,
+    )
 
 
 def _groups(job: Job) -> tuple[GroupSpec, ...]:

@@ -7,6 +7,7 @@ a `Job` has nothing left open but what only the data can say (mean and standard 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -16,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, fiel
 from hetero.records import (
     DEFAULT_WINDOW_BYTES,
     DenseTransform,
+    DiskIo,
     Format,
     IdKind,
     Initializer,
@@ -27,6 +29,8 @@ from hetero.records import (
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 DEFAULT_WINDOW: Literal["auto"] = "auto"
 DEFAULT_STALENESS = {"bounded": 4, "geo": 100}
+_SIZE = re.compile(r"([0-9]+) ?(KiB|MiB|GiB|TiB)")
+_POWERS = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 GEO_SCALES = ("1", "1/towers")
 
 
@@ -51,6 +55,12 @@ def _scale(value: object) -> object:
     return "1" if value == 1 and not isinstance(value, bool) else value
 
 
+def _bytes(value: object) -> object:
+    """`8GiB` stands for 8 * 2^30."""
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    return value if match is None else int(match[1]) << _POWERS[match[2]]
+
+
 Text = Annotated[str, Strict(), Field(min_length=1)]
 Name = Annotated[str, Strict(), Field(pattern=NAME)]
 Flag = Annotated[bool, Strict()]
@@ -60,6 +70,7 @@ Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Strict(), Field(ge=0, le=1)]
 Beta = Annotated[float, Strict(), Field(ge=0, lt=1)]
+Bytes = Annotated[int, Strict(), BeforeValidator(_bytes)]
 Paths = Annotated[tuple[Text, ...], BeforeValidator(_one_or_more)]
 
 
@@ -321,6 +332,25 @@ class Roles(Section):
     readers: Annotated[Role, BeforeValidator(_count)] = Role()
     servers: Annotated[Role, BeforeValidator(_count)] = Role()
     towers: Annotated[Role, BeforeValidator(_count)] = Role()
+
+
+class Storage(Section):
+    """Where servers keep rows. memory_bytes: of one server, over all tables: rows, indexes and buffers; null keeps all
+    rows in memory, whatever they take. Beyond it rows lie in files in `directories` on the server's machine, best on
+    SSDs of their own, of ssd_bytes at most. Sizes may be written as `8GiB`. io: `direct` passes the system's page cache
+    by, `cached` uses it. Bits are the same with any budget."""
+
+    memory_bytes: Annotated[Bytes, Field(ge=1 << 20)] | None = None
+    directories: Paths = ()
+    ssd_bytes: Annotated[Bytes, Field(ge=1 << 20)] | None = None
+    io: DiskIo = DiskIo.DIRECT
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Storage:
+        given = [self.memory_bytes is not None, bool(self.directories), self.ssd_bytes is not None]
+        if any(given) and not all(given):
+            raise ValueError("memory_bytes, directories and ssd_bytes go together; give all three or none")
+        return self
 
 
 class Run(Section):

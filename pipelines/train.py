@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -262,6 +263,7 @@ def _summary(
         snapshots=_snapshots(outcome, start=start),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
+        tiers=tiers_record(report.tiers, samples=outcome.rows),
         object_store=asdict(report.store) if report.store else {},
         malformed=result.malformed,
         rejected_gradients={name: count for name, count in rejected.items() if count},
@@ -272,6 +274,20 @@ def _summary(
         versions=library_versions(),
         hardware=probe_machine(disk_path=folder.path).to_dict(),
     )
+
+
+def tiers_record(counts: Mapping[str, int], *, samples: int) -> dict[str, float]:
+    """Counts of the servers' tiers as a summary holds them, with what they come to; empty without SSD."""
+    if not counts:
+        return {}
+    found = counts["memory_hits"] + counts["ssd_hits"]
+    return {
+        **counts,
+        "memory_hit_rate": counts["memory_hits"] / max(found, 1),
+        "disk_read_bytes_per_sample": counts["disk_read_bytes"] / max(samples, 1),
+        "disk_written_bytes_per_sample": counts["disk_written_bytes"] / max(samples, 1),
+        "write_amplification": counts["disk_written_bytes"] / max(counts["evicted_bytes"], 1),
+    }
 
 
 def _snapshots(outcome: TrainOutcome, *, start: ResumeFrom | None) -> dict[str, object]:

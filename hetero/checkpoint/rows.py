@@ -18,8 +18,8 @@ from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Storage, reading
 from hetero.checkpoint.write_behind import WriteBehind
-from hetero.embedding.cut import RowChunk, StoreCut
-from hetero.embedding.store import RowStore
+from hetero.embedding.cut import RowChunk
+from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
 from hetero.keys.routing import mixed_seeds
@@ -37,7 +37,7 @@ class RowsWritten:
     held: tuple[int, ...]
 
 
-def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
+def write_rows(stores: Sequence[Rows], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
     """Write every row of one server. owners: server of each bucket, int32 [buckets].
 
     Raises SnapshotError naming the file when the disk refuses.
@@ -50,7 +50,7 @@ def write_rows(stores: Sequence[RowStore], job: JobSpec, *, folder: str, server:
             cut.close()
 
 
-def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
+def write_cuts(cuts: Sequence[RowsCut], job: JobSpec, *, folder: str, server: int, owners: I32) -> RowsWritten:
     """Write the rows of cuts of one server's stores. Raises SnapshotError naming the file when the disk refuses."""
     files: list[FileEntry] = []
     for group, cut in enumerate(cuts):
@@ -60,7 +60,7 @@ def write_cuts(cuts: Sequence[StoreCut], job: JobSpec, *, folder: str, server: i
 
 
 def _write_group(
-    cut: StoreCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
+    cut: RowsCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
     """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
     width = cut.width
@@ -94,7 +94,7 @@ def _write_group(
     )
 
 
-def _write_deleted(cut: StoreCut, *, group: int, folder: str, server: int, owners: I32) -> tuple[FileEntry, ...]:
+def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners: I32) -> tuple[FileEntry, ...]:
     """Write the keys deleted since the base, where there are any. Raises SnapshotError."""
     rows = sum(len(keys) for keys in cut.deleted())
     if not rows:
@@ -116,7 +116,7 @@ def _write_deleted(cut: StoreCut, *, group: int, folder: str, server: int, owner
     )
 
 
-def read_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
+def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
     """Load the rows whose buckets belong to `server`; returns how many rows the stores hold then.
 
     Raises DataError for a snapshot that is damaged or of another job.
@@ -186,7 +186,7 @@ def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
 
 
 def _load_file(
-    store: RowStore, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
+    store: Rows, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
 ) -> None:
     seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
     for chunk in chunks:

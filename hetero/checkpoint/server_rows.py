@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from hetero.checkpoint.rows import RowsWritten, read_rows, write_cuts
 from hetero.checkpoint.snapshot import Snapshot
-from hetero.embedding.cut import StoreCut
-from hetero.embedding.store import RowStore
+from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import ProtocolError
 from hetero.records import I32, JobSpec
 
@@ -26,14 +25,14 @@ class _Cut:
 
     name: str
     owners: I32
-    cuts: tuple[StoreCut, ...]
+    cuts: tuple[RowsCut, ...]
     whole: bool
 
 
 class ServerSnapshots:
     """The snapshots of one server's stores. One cut at a time."""
 
-    def __init__(self, stores: Sequence[RowStore], job: JobSpec, *, server: int) -> None:
+    def __init__(self, stores: Sequence[Rows], job: JobSpec, *, server: int) -> None:
         self._stores = stores
         self._job = job
         self._server = server
@@ -59,7 +58,7 @@ class ServerSnapshots:
             known = ", ".join(self.bases()) or "none"
             raise ProtocolError(f"server {self._server}: cannot tell what changed since {base} (known: {known})")
         since: Sequence[int | None] = (None,) * len(self._stores) if base is None else self._marks[base]
-        cuts: list[StoreCut] = []
+        cuts: list[RowsCut] = []
         try:
             for store, mark in zip(self._stores, since, strict=True):
                 cuts.append(store.begin_snapshot(since=mark))

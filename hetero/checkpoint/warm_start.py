@@ -16,7 +16,8 @@ from hetero.checkpoint.manifest import MANIFEST, FileKind, GroupRecord
 from hetero.checkpoint.rows import read_part
 from hetero.checkpoint.search import latest_good
 from hetero.checkpoint.snapshot import Snapshot
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.rows import Rows
+from hetero.embedding.store import Create
 from hetero.errors import DataError, UserError
 from hetero.keys.routing import Router
 from hetero.optim.definition import row_width
@@ -67,7 +68,7 @@ def _check(snapshot: Snapshot, job: JobSpec, spec: WarmStartSpec) -> None:
             )
 
 
-def warm_rows(stores: Sequence[RowStore], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
+def warm_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, server: int, owners: I32) -> int:
     """Put the rows of the tables that the job wants, of this server's buckets, into its stores; their number.
 
     Raises DataError for a damaged snapshot.
@@ -113,7 +114,7 @@ def _moves(theirs: GroupRecord, job: JobSpec) -> dict[int, _Move]:
     return moves
 
 
-def _put(store: RowStore, job: JobSpec, move: _Move, keys: KeySet, rows: F32) -> None:
+def _put(store: Rows, job: JobSpec, move: _Move, keys: KeySet, rows: F32) -> None:
     if not move.whole:
         dim = job.groups[move.group].dim
         store.pull(keys, create=Create.YES)

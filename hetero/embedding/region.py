@@ -20,33 +20,39 @@ _CAN_GROW = hasattr(mmap, "MAP_ANONYMOUS") and hasattr(mmap, "MADV_HUGEPAGE")  #
 class Region:
     """Zeroed memory of at least `size` bytes at `address`, which may change when it grows.
 
-    When the system has no more memory, calls raise OSError and the region is as it was.
+    huge_from: bytes from which it stands on huge pages. When the system has no more memory, calls raise OSError and the
+    region is as it was.
     """
 
-    def __init__(self, size: int) -> None:
-        self._map = _mapped(size)
+    def __init__(self, size: int, *, huge_from: int = _HUGE_FROM) -> None:
+        self._huge_from = huge_from
+        self._map = _mapped(size, huge_from)
         self.address = _address(self._map)
 
     @property
     def size(self) -> int:
         return len(self._map)
 
+    def view(self, size: int) -> memoryview:
+        """Its first bytes; while it lives the region can neither grow nor be cleared."""
+        return memoryview(self._map)[:size]
+
     def grow(self, size: int) -> None:
         """Make room for `size` bytes; what it held stays."""
         if size <= len(self._map):
             return
-        if _CAN_GROW and not len(self._map) < _HUGE_FROM <= size:
-            self._map.resize(_whole_pages(size))
-            _ask_for_huge_pages(self._map)
+        if _CAN_GROW and not len(self._map) < self._huge_from <= size:
+            self._map.resize(_whole_pages(size, self._huge_from))
+            _ask_for_huge_pages(self._map, self._huge_from)
             self.address = _address(self._map)
         else:
-            larger = _mapped(size)
+            larger = _mapped(size, self._huge_from)
             larger.write(self._map)
             self._replace(larger)
 
     def clear(self, size: int) -> None:
         """Hold zeroed memory of at least `size` bytes instead; what it held is gone."""
-        self._replace(_mapped(size))
+        self._replace(_mapped(size, self._huge_from))
 
     def _replace(self, fresh: mmap.mmap) -> None:
         self._map.close()
@@ -54,22 +60,22 @@ class Region:
         self.address = _address(fresh)
 
 
-def _mapped(size: int) -> mmap.mmap:
+def _mapped(size: int, huge_from: int) -> mmap.mmap:
     if _CAN_GROW:
-        region = mmap.mmap(-1, _whole_pages(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        _ask_for_huge_pages(region)
+        region = mmap.mmap(-1, _whole_pages(size, huge_from), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        _ask_for_huge_pages(region, huge_from)
         return region
-    return mmap.mmap(-1, _whole_pages(size))
+    return mmap.mmap(-1, _whole_pages(size, huge_from))
 
 
-def _ask_for_huge_pages(region: mmap.mmap) -> None:
-    if len(region) >= _HUGE_FROM:
+def _ask_for_huge_pages(region: mmap.mmap, huge_from: int) -> None:
+    if len(region) >= huge_from:
         with contextlib.suppress(OSError):  # a kernel without them: ordinary pages serve
             region.madvise(mmap.MADV_HUGEPAGE)
 
 
-def _whole_pages(size: int) -> int:
-    page = _PAGE if size < _HUGE_FROM else _HUGE_PAGE
+def _whole_pages(size: int, huge_from: int) -> int:
+    page = _PAGE if size < huge_from else _HUGE_PAGE
     return max(1, -(-size // page)) * page
 
 

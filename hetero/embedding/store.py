@@ -45,7 +45,7 @@ from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initialize
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FIRST = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
+FIRST_VALUES = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
 _MAX_EXAMPLES = 8
 _ROWS_AT_ONCE = 1 << 16
 _SMALLEST_PART = 2048
@@ -112,6 +112,15 @@ class RowStore:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows") if threads > 1 else None
         self._lock = RLock()
         self._changes = Changes(self._shards, width=self.width, seeds=self._seeds, shift=self._shift, lock=self._lock)
+
+    @property
+    def shards(self) -> Shards:
+        """The rows' memory, for kernels that move rows between tiers."""
+        return self._shards
+
+    def checked(self, keys: KeySet) -> KeySet:
+        """The keys as kernels take them. Raises ProtocolError for other types, or a table that is not the group's."""
+        return self._checked(keys)
 
     @_in_turn
     def pull(self, keys: KeySet, *, create: Create) -> F32:
@@ -368,7 +377,7 @@ class RowStore:
             group.dim,
             self._kind,
             self._hyper,
-            _FIRST[group.init.kind],
+            FIRST_VALUES[group.init.kind],
             np.float32(group.init.scale),
             np.float32(group.optimizer.initial_accumulator),
             self._changes.epoch,

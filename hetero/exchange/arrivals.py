@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.store import RowStore
+from hetero.embedding.rows import Rows
 from hetero.errors import ProtocolError
 from hetero.exchange.lanes import Lane
 from hetero.exchange.messages import (
@@ -41,7 +41,7 @@ class _Seen:
 class Arrivals:
     """Pushes of one server in `bounded` and `async`. stores: its rows, one a group."""
 
-    def __init__(self, job: JobSpec, stores: Sequence[RowStore]) -> None:
+    def __init__(self, job: JobSpec, stores: Sequence[Rows]) -> None:
         self._stores = stores
         self._lanes = [Lane("push") for _ in range(job.towers.count)]
         self._pushes = [OthersPushes(job.towers.count) for _ in job.groups]

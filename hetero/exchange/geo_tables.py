@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.rows import Rows
+from hetero.embedding.store import Create
 from hetero.errors import ProtocolError
 from hetero.exchange.messages import (
     MAX_EXAMPLES,
@@ -43,7 +44,7 @@ class CopiedRows:
     since: int32 [rows, T], pushes by others since the tower last read the row, or -1 where it has no copy.
     """
 
-    def __init__(self, group: GroupSpec, store: RowStore, towers: int) -> None:
+    def __init__(self, group: GroupSpec, store: Rows, towers: int) -> None:
         self._names = {table.index: table.name for table in group.tables}
         self._dim = group.dim
         self._store = store
@@ -101,7 +102,7 @@ class CopiedRows:
 class GeoTables:
     """The rule of `geo` on one server. stores: its rows, one a group."""
 
-    def __init__(self, job: JobSpec, stores: Sequence[RowStore]) -> None:
+    def __init__(self, job: JobSpec, stores: Sequence[Rows]) -> None:
         self._job = job
         self._stores = stores
         self._copied: list[CopiedRows] = []

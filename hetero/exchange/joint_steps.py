@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetero.embedding.store import RowStore
+from hetero.embedding.rows import Rows
 from hetero.errors import ProtocolError
 from hetero.exchange.lanes import Lane
 from hetero.exchange.merge import merge_gradients
@@ -30,7 +30,7 @@ from hetero.records import JobSpec
 class JointSteps:
     """Pushes of one server in `sync`. stores: its rows, one a group."""
 
-    def __init__(self, job: JobSpec, stores: Sequence[RowStore]) -> None:
+    def __init__(self, job: JobSpec, stores: Sequence[Rows]) -> None:
         self._dims = [group.dim for group in job.groups]
         self._stores = stores
         self._lanes = [Lane("push") for _ in range(job.towers.count)]

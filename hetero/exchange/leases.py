@@ -21,7 +21,7 @@ import torch
 
 from hetero.errors import ProtocolError
 from hetero.exchange.client import PushSummary
-from hetero.exchange.messages import Pending, RejectedGradient
+from hetero.exchange.messages import Done, Pending, RejectedGradient
 from hetero.exchange.traffic import Traffic
 from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
@@ -185,8 +185,27 @@ class LeasedRows:
 
     def deliver(self, steps: int) -> PushSummary:
         held = [leased.held() for leased in self._groups]
+        if self._job.storage is not None:
+            held = self._with_entering(held)
         self._client.note_leased([keys for keys, _ in held], [rows for _, rows in held], steps=steps)
         return self._client.settle()
+
+    def _with_entering(self, held: list[tuple[KeySet, F32]]) -> list[tuple[KeySet, F32]]:
+        """Those rows and those fetched for the next window: a server with rows on SSD keeps none of either."""
+        if self._entering is None:
+            return held
+        window, entering = self._entering
+        rows = entering.result()
+        self._entering = (window, Done(rows))
+        return [
+            (
+                KeySet(
+                    np.concatenate([keys.tables, moves.enter.tables]), np.concatenate([keys.keys, moves.enter.keys])
+                ),
+                np.concatenate([own, fresh]),
+            )
+            for (keys, own), moves, fresh in zip(held, window.moves, rows, strict=True)
+        ]
 
     def renew(self) -> None:
         """Rows that were fetched for the next window have not changed since: they stay."""

@@ -7,11 +7,15 @@ Waits for  nobody: a call that cannot be answered yet is noted or refused, none 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.open_rows import open_rows
+from hetero.embedding.rows import Rows
+from hetero.embedding.store import Create
+from hetero.embedding.tiered import tier_counts
 from hetero.errors import LeaseError, ProtocolError
 from hetero.exchange.arrivals import Arrivals
 from hetero.exchange.dense_tables import DenseTables
@@ -42,7 +46,8 @@ from hetero.records import JobSpec, Mode
 class ServerState:
     """What a server holds, for summaries. rows: per table name.
 
-    staleness[n]: pushes of a row between whose pull and push others had pushed it n times; empty in `sync`.
+    staleness[n]: pushes of a row between whose pull and push others had pushed it n times; empty in `sync`. tiers: see
+    `hetero.embedding.tiered.tier_counts`; empty without SSD.
     """
 
     rows: dict[str, int]
@@ -50,6 +55,7 @@ class ServerState:
     rejected: int
     steps_applied: int
     staleness: tuple[int, ...] = ()
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
 
 class RowServer:
@@ -57,7 +63,7 @@ class RowServer:
 
     def __init__(self, job: JobSpec) -> None:
         self._mode = job.mode
-        self.stores = [RowStore(group, threads=job.servers.threads, buckets=job.buckets) for group in job.groups]
+        self.stores = open_rows(job)
         self._pushes = _rule(job, self.stores)
         self._dense = DenseTables(job)
         self._returns = [Lane("return") for _ in range(job.towers.count)]
@@ -156,6 +162,7 @@ class RowServer:
             rejected=self._pushes.rejected,
             steps_applied=self._pushes.steps_applied,
             staleness=() if isinstance(self._pushes, JointSteps) else self._pushes.staleness.counts,
+            tiers=tier_counts(self.stores),
         )
 
     def close(self) -> None:
@@ -163,7 +170,7 @@ class RowServer:
             store.close()
 
 
-def _rule(job: JobSpec, stores: list[RowStore]) -> JointSteps | Arrivals | GeoTables:
+def _rule(job: JobSpec, stores: list[Rows]) -> JointSteps | Arrivals | GeoTables:
     if job.mode is Mode.SYNC:
         return JointSteps(job, stores)
     return GeoTables(job, stores) if job.mode is Mode.GEO else Arrivals(job, stores)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -16,7 +16,9 @@ from hetero.checkpoint.tensors import read_module, write_module
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import JobError
 from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.lane_server import LaneServer
 from hetero.exchange.leases import LeasedRows
+from hetero.exchange.messages import ServerHandle
 from hetero.exchange.server import RowServer
 from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
@@ -63,7 +65,8 @@ class LocalRun:
         self._clock = SpanClock()
         self._window_size: WindowSize | None = None
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
-        handles = [LocalServer(server) for server in self._servers]
+        self._lanes = [LaneServer(server) for server in self._servers] if job.storage is not None else []
+        handles: Sequence[ServerHandle] = self._lanes or [LocalServer(server) for server in self._servers]
         self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
         module = make_tower()
         dense = dense_side(
@@ -147,6 +150,7 @@ class LocalRun:
         self._collect(readers)
 
     def save(self, folder: Path) -> None:
+        self._wait()
         owners = initial_owners(self.job.buckets, len(self._servers))
         with SnapshotDraft.begin(folder.parent, name=folder.name, step=len(self._tower.log.losses)) as draft:
             rows = [
@@ -159,6 +163,7 @@ class LocalRun:
             draft.commit(self.job, files=files, held=merge_held([own.held for own in rows]))
 
     def load(self, folder: Path) -> None:
+        self._wait()
         snapshot = Snapshot.open(folder)
         owners = initial_owners(self.job.buckets, len(self._servers))
         for index, server in enumerate(self._servers):
@@ -180,13 +185,21 @@ class LocalRun:
             cpu_s=cpu_s,
             traffic=self._client.traffic.to_dict(),
         )
+        self._wait()
         servers = tuple(server.state() for server in self._servers)
         window = None if self._window_size is None else self._window_size.choice()
         return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision, window=window)
 
     def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
         for server in self._servers:
             server.close()
+
+    def _wait(self) -> None:
+        """Let the servers' threads finish what they were asked."""
+        for lane in self._lanes:
+            lane.wait()
 
     def _open(self, data: DataPass) -> tuple[list[Reader], Sequencer]:
         readers = [

@@ -191,6 +191,15 @@ class RunReport:
         return total_traffic([role.traffic for role in self.towers])
 
     @property
+    def tiers(self) -> dict[str, int]:
+        """Counts of the servers' tiers, added up; see `hetero.embedding.tiered.tier_counts`."""
+        total: dict[str, int] = {}
+        for server in self.servers:
+            for name, count in server.tiers.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    @property
     def rows(self) -> dict[str, int]:
         """Rows per table over all servers."""
         total: dict[str, int] = {}

@@ -15,7 +15,9 @@ import torch
 
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.data.hashing import hash_strings
+from hetero.embedding.open_rows import open_rows
 from hetero.embedding.store import Create
+from hetero.embedding.tiered import budget_for
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.geo_copies import CopiedGroup
 from hetero.exchange.leases import GivenWindows, LeasedRows
@@ -32,6 +34,7 @@ from hetero.records import (
     START,
     Batch,
     BatchSpec,
+    DiskIo,
     Format,
     Jagged,
     JobSpec,
@@ -40,6 +43,7 @@ from hetero.records import (
     ParsedSplit,
     RoleSpec,
     SplitRef,
+    StorageSpec,
 )
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import EmbeddingLayout, embed
@@ -51,6 +55,9 @@ _ROWS = 4
 def warm_kernels(job: JobSpec) -> float:
     """Run every kernel of a training step once on a few invented rows; returns the seconds it took."""
     started = time.perf_counter()
+    if job.storage is not None:
+        _rows_that_move(job)
+        job = replace(job, storage=None)
     hash_strings(pa.array(["warm", "up"]))
     assembler = BatchAssembler(job)
     for list_length in (1, 2):
@@ -115,6 +122,26 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
         server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
     server.state()
     server.close()
+
+
+def _rows_that_move(job: JobSpec) -> None:
+    """Rows of each group between memory and files, more than memory holds, in a directory of their own."""
+    count = 4096
+    tables, keys = np.zeros(count, np.uint16), np.arange(count, dtype=np.uint64)
+    for group in job.groups:
+        own = KeySet(tables + np.uint16(group.tables[0].index), keys)
+        half = KeySet(own.tables[: count // 2], own.keys[: count // 2])
+        memory = budget_for(group, rows=count // 16, ssd_rows=count, leased_rows=count, ssd_bytes=1 << 24)
+        with tempfile.TemporaryDirectory() as folder:
+            storage = StorageSpec(memory_bytes=memory, directories=(folder,), ssd_bytes=1 << 24, io=DiskIo.CACHED)
+            (store,) = open_rows(replace(job, groups=(group,), storage=storage))
+            for create in (Create.YES, Create.NO):
+                store.pull(own, create=create)
+            store.push(own, np.zeros((count, group.dim), np.float32))
+            store.give_back(half, store.lease(half, holder=1), holder=1)
+            for _ in store.scan():
+                pass
+            store.close()
 
 
 def _one_snapshot(job: JobSpec, batch: Batch) -> None:

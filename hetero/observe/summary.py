@@ -83,6 +83,7 @@ class Summary:
     snapshots: Mapping[str, object] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     peak_rss_bytes: Mapping[str, int] = field(default_factory=dict)
+    tiers: Mapping[str, float] = field(default_factory=dict)
     object_store: Mapping[str, int | None] = field(default_factory=dict)
     malformed: int = 0
     rejected_gradients: Mapping[str, int] = field(default_factory=dict)

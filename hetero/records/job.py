@@ -131,6 +131,24 @@ class RoleSpec:
     threads: int = 1
 
 
+class DiskIo(Enum):
+    """DIRECT passes the system's page cache by, so that a memory budget is kept; CACHED goes through it."""
+
+    DIRECT = "direct"
+    CACHED = "cached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSpec:
+    """Budgets of one server, over all its tables. memory_bytes: of rows, index and buffers; the process itself comes on
+    top. Rows beyond it lie in files in `directories`, of ssd_bytes at most, dead records included."""
+
+    memory_bytes: int
+    directories: tuple[str, ...]
+    ssd_bytes: int
+    io: DiskIo = DiskIo.DIRECT
+
+
 class Mode(Enum):
     """How towers keep in step: the trade between waiting for each other and reading what others have changed since.
 
@@ -178,7 +196,8 @@ class JobSpec:
 
     window: steps for which towers lease rows (`sync` only), or AUTO_WINDOW; 0 pulls and pushes every step.
     window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
-    and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO.
+    and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO. storage: None keeps all rows in
+    memory.
     """
 
     name: str
@@ -204,3 +223,4 @@ class JobSpec:
     warm_start: WarmStartSpec | None = None
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
+    storage: StorageSpec | None = None

@@ -50,6 +50,8 @@ def raw_job() -> dict[str, Any]:
 def changed(path: str, value: object) -> dict[str, Any]:
     """The small job with one value put in, at a path such as `tables.1.dim`."""
     raw = copy.deepcopy(raw_job())
+    if not path:
+        return {**raw, **value}  # type: ignore[dict-item]
     here: Any = raw
     *parents, last = path.split(".")
     for part in parents:
@@ -138,6 +140,21 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "no paths": ("data.train", [], "data.train: must have at least 1 entry"),
     "name": ("name", "a/b", "name: may hold letters, digits, `_`, `-` and `.` only, got `a/b`"),
     "seed": ("seed", -1, "seed: must be at least 0, got -1"),
+    "half a storage": (
+        "storage",
+        {"memory_bytes": "1GiB"},
+        "storage: memory_bytes, directories and ssd_bytes go together; give all three or none",
+    ),
+    "a size": ("storage.ssd_bytes", "8GB", "storage.ssd_bytes: must be a whole number, got `8GB`"),
+    "a small size": ("storage.memory_bytes", "1KiB", "storage.memory_bytes: must be at least"),
+    "deltas of rows on SSD": (
+        "",
+        {
+            "storage": {"memory_bytes": "1GiB", "directories": "ssd", "ssd_bytes": "1GiB"},
+            "snapshots": {"deltas": 2},
+        },
+        "snapshots.deltas: is 2, and storage.memory_bytes is given",
+    ),
     "window of another mode": (
         "train",
         {"mode": "async", "window": 4},

@@ -15,6 +15,7 @@ from hetero.errors import JobError
 from hetero.records import (
     DenseFeature,
     DenseTransform,
+    DiskIo,
     IdKind,
     Initializer,
     InitSpec,
@@ -24,6 +25,7 @@ from hetero.records import (
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
+    StorageSpec,
     TowerSpec,
 )
 from pipelines.job import Job, complete, dump_resolved, load_job, resolve
@@ -60,6 +62,15 @@ def make(folder: Path, **changes: Any) -> Job:
         "tower": {"name": "wide_and_deep", "args": {"hidden": [8]}, "optimizer": {"name": "sgd", "lr": 0.5}},
     }
     return Job(**{**sections, **changes})
+
+
+def test_storage_is_resolved_with_sizes_as_people_write_them(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data)
+    assert resolve(make(data)).storage is None
+    sizes = {"memory_bytes": "8MiB", "directories": ["ssd", "/disk"], "ssd_bytes": "2 TiB", "io": "cached"}
+    assert resolve(make(data, storage=sizes)).storage == StorageSpec(
+        memory_bytes=8 << 20, directories=(str(data / "ssd"), "/disk"), ssd_bytes=2 << 40, io=DiskIo.CACHED
+    )
 
 
 def tables_of(spec: JobSpec) -> list[tuple[int, int, str]]:

@@ -1,0 +1,132 @@
+"""Where the rows on SSD lie: the arrays behind `hetero.kernels.ssd_index`, growing one shard at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero.embedding.region import Region
+from hetero.embedding.shards import SHARDS
+from hetero.errors import CapacityError
+from hetero.kernels.ssd_index import (
+    ENTRIES_AT,
+    ENTRY_COUNT,
+    HASH_BITS,
+    MOST_ENTRIES,
+    ROWS_IN,
+    candidates_kernel,
+    drop_kernel,
+    enter_kernel,
+    live_kernel,
+    move_kernel,
+    needed_kernel,
+    regrow_kernel,
+)
+from hetero.records import I32, I64, U64, KeySet
+
+ENTRY_BYTES = 8
+MOST_ENTRY_BYTES = 12
+# Between 8 / 0.85 and 8 / 0.85 * 1.22 bytes a row: 9.4 to 11.5.
+_FULLEST = 0.85
+_GROWTH = 1.22
+_FIRST_ENTRIES = 8
+_HUGE_FROM = 1 << 26  # a last huge page that is hardly used weighs little from here on
+
+
+class SsdIndex:
+    """Locations of rows by (table, key). seeds: mixed ones by table index. shift: of a hash, leaves its bucket.
+
+    Locations are candidates: the record there says whether it is the row's.
+    """
+
+    def __init__(self, *, seeds: U64, shift: np.uint64, position_bits: int) -> None:
+        self._seeds = seeds
+        self._shift = shift
+        self._bits = position_bits
+        self._entries = [Region(1, huge_from=_HUGE_FROM) for _ in range(SHARDS)]
+        self.description = np.zeros((SHARDS, 3), np.uint64)
+        for shard in range(SHARDS):
+            self._resize(shard, _FIRST_ENTRIES)
+
+    @property
+    def row_count(self) -> int:
+        return int(self.description[:, ROWS_IN].sum())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all entries, whole pages."""
+        return sum(region.size for region in self._entries)
+
+    def candidates(self, keys: KeySet, picked: I32, cursors: I64, locations: I64) -> int:
+        """See `candidates_kernel`."""
+        return candidates_kernel(
+            keys.tables, keys.keys, picked, self._seeds, self.description, self._shift, cursors, locations
+        )
+
+    def enter(self, keys: KeySet, locations: I64) -> None:
+        """Add rows that are not there. Raises CapacityError when there is no memory for them; then none is added."""
+        self.make_room(keys)
+        enter_kernel(keys.tables, keys.keys, locations, self._seeds, self.description, self._shift)
+
+    def make_room(self, keys: KeySet) -> None:
+        """Let `enter` succeed for these rows."""
+        needed = np.zeros(SHARDS, np.int64)
+        needed_kernel(keys.tables, keys.keys, self._seeds, self._shift, needed)
+        wanted = self.description[:, ROWS_IN].astype(np.int64) + needed
+        if len(keys) and int(wanted.max()) > MOST_ENTRIES * _FULLEST:
+            raise CapacityError(
+                f"a shard of the index would hold {int(wanted.max())} rows on SSD, at most "
+                f"{int(MOST_ENTRIES * _FULLEST)} are possible; raise roles.servers"
+            )
+        try:
+            for shard in np.flatnonzero(wanted > self.description[:, ENTRY_COUNT] * _FULLEST).tolist():
+                grown = int(int(self.description[shard, ENTRY_COUNT]) * _GROWTH)
+                self._resize(shard, max(grown, int(int(wanted[shard]) / _FULLEST) + 2))
+        except OSError as error:
+            raise CapacityError(
+                f"the index of rows on SSD: the system has no memory for {int(wanted.sum())} rows of at most 12 bytes "
+                f"({error}); use more or larger servers"
+            ) from error
+
+    def drop(self, keys: KeySet, picked: I32, locations: I64, live: I64) -> int:
+        """See `drop_kernel`."""
+        return drop_kernel(
+            keys.tables,
+            keys.keys,
+            picked,
+            locations,
+            self._seeds,
+            self.description,
+            self._shift,
+            live,
+            self._bits,
+        )
+
+    def move(self, keys: KeySet, old: I64, new: I64) -> None:
+        """Rows at `old` locations lie at `new` ones from now on."""
+        move_kernel(keys.tables, keys.keys, old, new, self._seeds, self.description, self._shift)
+
+    def is_live(self, keys: KeySet, locations: I64) -> np.ndarray:
+        """bool [n]: whether the row is held to lie there. A record of the location must name the row."""
+        live = np.empty(len(keys), np.bool_)
+        live_kernel(keys.tables, keys.keys, locations, self._seeds, self.description, self._shift, live)
+        return live
+
+    def locations(self) -> I64:
+        """Of all rows, in no order."""
+        found = []
+        for region, count in zip(self._entries, self.description[:, ENTRY_COUNT].tolist(), strict=True):
+            with region.view(ENTRY_BYTES * count) as view:
+                entries = np.frombuffer(view, np.uint64)
+                found.append((entries[entries != 0] >> np.uint64(HASH_BITS)).astype(np.int64) - 1)
+                del entries
+        return np.concatenate(found)
+
+    def _resize(self, shard: int, entries: int) -> None:
+        """Entries for a shard, in fresh memory: those there are entered anew."""
+        fresh = Region(ENTRY_BYTES * entries, huge_from=_HUGE_FROM)
+        at, count = int(self.description[shard, ENTRIES_AT]), int(self.description[shard, ENTRY_COUNT])
+        if count:
+            regrow_kernel(np.uint64(at), count, np.uint64(fresh.address), entries)
+        self._entries[shard] = fresh
+        self.description[shard, ENTRIES_AT] = fresh.address
+        self.description[shard, ENTRY_COUNT] = entries

@@ -1,0 +1,518 @@
+"""Rows of one group in two tiers: memory up to a budget, files on SSD for the rest. Calls and bits are `RowStore`'s.
+
+Consumes   unique keys; gradients
+Produces   rows [E]; updated rows
+Waits for  the disk, in calls that need rows from it; a write only when the disk is slower than rows are evicted
+
+A row is in exactly one place: memory, SSD, or with the tower that leases it. A training pull or push brings it into
+memory, an evaluation's reads it where it is. A lease takes it out of both, without a detour through memory, and
+its return brings it into memory. Before rows come in, others go: `hetero.kernels.residency` says which.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hetero.embedding.lease_table import LEASE_BYTES, LeaseTable
+from hetero.embedding.resident import ROW_OVERHEAD_BYTES, ResidentRows
+from hetero.embedding.shards import SHARDS, MemoryUse
+from hetero.embedding.ssd.index import MOST_ENTRY_BYTES
+from hetero.embedding.ssd.layout import Layout
+from hetero.embedding.ssd.references import Hold
+from hetero.embedding.ssd.rows import SsdRows, SsdUse, buffer_bytes
+from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
+from hetero.embedding.tiered_cut import TieredCut
+from hetero.errors import CapacityError, LeaseError, ProtocolError
+from hetero.kernels.residency import MOST_USES, first_rows_kernel
+from hetero.kernels.ssd_records import PAGE
+from hetero.optim.definition import KIND, hyper_array, row_width
+from hetero.records import DEFAULT_BUCKETS, F32, I32, I64, U64, GroupSpec, KeySet
+
+MAX_EXAMPLES = 8
+_REGIONS_A_SHARD = 3
+_HUGE_ROUNDING = 2 << 20
+_HUGE_FROM = 4 << 20
+_LEAST_ROWS = 64
+# Evicting some more than needed makes appends larger and the hands' rounds rarer.
+_EXTRA_SHARE = 32
+_PART_BYTES = 4 << 20
+_COPIES = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class TierCounts:
+    """Rows that calls asked for, by where they were: memory, SSD, nowhere (created). evicted: from memory to SSD."""
+
+    memory: int = 0
+    ssd: int = 0
+    created: int = 0
+    evicted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierUse:
+    """What a tiered store holds and has done. budget_bytes: of memory."""
+
+    counts: TierCounts
+    ssd: SsdUse
+    memory_rows: int
+    leased_rows: int
+    memory_bytes: int
+    budget_bytes: int
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Answers of a call that works part by part."""
+
+    applied: int = 0
+    rejected: int = 0
+    examples: list[tuple[str, int]] = field(default_factory=list)
+    rejected_at: list[I32] = field(default_factory=list)
+
+
+class TieredStore:
+    """The rows of one group on one server, beyond memory. One caller at a time; it owns `ssd`.
+
+    memory_bytes: budget of rows, indexes and buffers together. most_rows: in memory, where the budget has room for more
+    (for measurements); it may be set at any time. folders: to be deleted when it is closed.
+    Raises CapacityError when the budget holds no rows at all.
+    """
+
+    def __init__(
+        self,
+        group: GroupSpec,
+        *,
+        ssd: SsdRows,
+        seeds: U64,
+        shift: np.uint64,
+        memory_bytes: int,
+        threads: int = 1,
+        buckets: int = DEFAULT_BUCKETS,
+        folders: Sequence[Path] = (),
+    ) -> None:
+        self._group = group
+        self._names = {table.index: table.name for table in group.tables}
+        self._memory = RowStore(group, threads=threads, buckets=buckets)
+        self.width = self._memory.width
+        self._resident = ResidentRows(self._memory, seeds=seeds, shift=shift)
+        self._leases = LeaseTable(seeds=seeds, shift=shift)
+        self._ssd = ssd
+        self._seeds = seeds
+        self._budget = memory_bytes
+        self._folders = folders
+        self.most_rows: int | None = None
+        self._noted: list[tuple[KeySet, I64]] = []
+        self._row_bytes = 4 * self.width + ROW_OVERHEAD_BYTES
+        self._part_bytes = min(_PART_BYTES, memory_bytes // 64)
+        self._ssd_buffers = buffer_bytes(ssd.layout)
+        self._hyper = hyper_array(group.optimizer)
+        self._counts = TierCounts()
+        self._fresh: I32 = np.empty(0, np.int32)
+        self._rows_of = ssd.rows_of.copy()
+        self.capacity()
+
+    def pull(self, keys: KeySet, *, create: Create) -> F32:
+        """Weights of unique keys, float32 [U, E]; `Create.NO` moves no row. Raises as `RowStore.pull` does, and
+        LeaseError for a row that a tower holds."""
+        keys = self._free(keys)
+        if create is Create.NO:
+            return self._read(keys, self._group.dim).rows
+        out = np.empty((len(keys), self._group.dim), np.float32)
+
+        def work(start: int, part: KeySet) -> None:
+            self._bring(part)
+            out[start : start + len(part)] = self._memory.pull(part, create=Create.YES)
+            self._settle(part)
+
+        self._by_parts(keys, work)
+        return out
+
+    def push(self, keys: KeySet, gradients: F32) -> PushReport:
+        """Apply merged gradients float32 [U, E] of unique keys, as `RowStore.push` does. Raises LeaseError too."""
+        keys = self._free(keys)
+        if gradients.shape != (len(keys), self._group.dim):
+            raise ProtocolError(f"gradients: got shape {gradients.shape}, expected {(len(keys), self._group.dim)}")
+        told = _Parts()
+
+        def work(start: int, part: KeySet) -> None:
+            self._bring(part)
+            report = self._memory.push(part, gradients[start : start + len(part)])
+            self._settle(part)
+            told.applied += report.applied
+            told.rejected += report.rejected
+            told.examples += report.examples
+            told.rejected_at.append(report.rejected_at + np.int32(start))
+
+        self._by_parts(keys, work)
+        return PushReport(
+            applied=told.applied,
+            rejected=told.rejected,
+            examples=tuple(told.examples[:MAX_EXAMPLES]),
+            rejected_at=np.concatenate([np.empty(0, np.int32), *told.rejected_at]),
+        )
+
+    def read_rows(self, keys: KeySet) -> RowsRead:
+        """Whole rows of unique keys, with optimizer state; creates and moves nothing. Raises LeaseError."""
+        return self._read(self._free(keys), self.width)
+
+    def write_rows(self, keys: KeySet, rows: F32) -> None:
+        """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError, LeaseError."""
+        keys = self._free(keys)
+        if rows.shape != (len(keys), self.width):
+            raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
+
+        def work(start: int, part: KeySet) -> None:
+            self._resident.next_turn()
+            missing = self._resident.touch(part)
+            elsewhere = _picked(part, missing)
+            there = self._ssd.discard(elsewhere)
+            self._count_new(_picked(elsewhere, ~there))
+            self._make_room(len(missing))
+            self._memory.write_rows(part, rows[start : start + len(part)])
+            self._resident.note(elsewhere, np.zeros(len(elsewhere), np.uint8))
+            self._ssd.tick()
+
+        self._by_parts(keys, work)
+
+    def load_rows(self, keys: KeySet, rows: F32) -> None:
+        """`write_rows` of rows of a snapshot."""
+        self.write_rows(keys, rows)
+
+    def reserve(self, rows: int) -> None:
+        """Nothing to do: memory is what the budget says."""
+
+    def check_free(self, keys: KeySet) -> None:
+        """Raises LeaseError naming the first of the rows that somebody holds."""
+        self._free(keys)
+
+    def lease(self, keys: KeySet, *, holder: int) -> F32:
+        """Hand whole rows float32 [U, W] of unique keys to `holder` (1 and up), making those that do not exist.
+
+        Raises LeaseError when a row is held already; then nothing is leased.
+        """
+        self._leases.check_holder(holder)
+        keys = self._free(keys)
+        read = self._memory.read_rows(keys)
+        rows, uses = read.rows, self._resident.remove(keys)
+        missing = np.flatnonzero(~read.found).astype(np.int32)
+        found = self._ssd.take_into(keys, missing, rows=rows, uses=uses)
+        uses = np.minimum(uses + 1, MOST_USES).astype(np.uint8)
+        fresh = missing[~found]
+        uses[fresh] = 0
+        self._first_rows(keys, fresh, rows)
+        self._count_new(_picked(keys, fresh))
+        self._counts.memory += len(keys) - len(missing)
+        self._counts.ssd += len(missing) - len(fresh)
+        self._leases.add(keys, holder=holder, uses=uses)
+        self._shrink()
+        return rows
+
+    def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
+        """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
+        keys = self._memory.checked(keys)
+        self._check_holds(keys, rows, holder)
+
+        def work(start: int, part: KeySet) -> None:
+            uses = self._leases.uses(part)
+            self._resident.next_turn()
+            self._make_room(len(part))
+            self._leases.remove(part)
+            self._memory.write_rows(part, rows[start : start + len(part)])
+            self._resident.note(part, uses)
+            self._ssd.tick()
+
+        self._by_parts(keys, work)
+        if not len(self._leases):
+            self._forget_noted()
+
+    def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
+        """Take down rows float32 [U, W] that `holder` has and keeps, for the cut that follows. Raises LeaseError when
+        it lacks one; then none is."""
+        keys = self._memory.checked(keys)
+        self._check_holds(keys, rows, holder)
+        self._ssd.compaction.paused = True
+        self._noted.append((keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows))))
+
+    def delete_rows(self, keys: KeySet) -> int:
+        """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""
+        keys = self._free(keys)
+        there = self._memory.read_rows(keys).found
+        self._resident.remove(keys)
+        there |= self._ssd.delete(keys)
+        self._rows_of -= np.bincount(keys.tables[there], minlength=len(self._rows_of))
+        return int(there.sum())
+
+    def begin_snapshot(self, *, since: int | None = None) -> TieredCut:
+        """Settle the rows as they are now; the cut reads them while others call, and is to be closed.
+
+        Raises ProtocolError for a mark (changes since one are not told) and while towers hold rows they have not told
+        with `note_leased`, CapacityError where the files have no room for the rows in memory.
+        """
+        if since is not None:
+            raise ProtocolError("rows on SSD do not tell what changed since a snapshot; set snapshots.deltas to 0")
+        noted = self._still_leased()
+        if len(noted) != len(self._leases):
+            raise ProtocolError(
+                f"a snapshot begins while towers hold {len(self._leases)} rows of "
+                f"{', '.join(sorted(self._names.values()))} and have told the values of {len(noted)}"
+            )
+        self._ssd.compaction.paused = True
+        try:
+            copies = [self._ssd.append_copies(keys, rows) for keys, rows in self._memory.scan()]
+            return TieredCut(self._ssd, np.concatenate([noted, *copies]))
+        finally:
+            self._forget_noted()
+
+    def mark(self) -> int:
+        """Of no use here: `tells_since` takes none."""
+        return 0
+
+    def tells_since(self, mark: int) -> bool:
+        """Never: changes since a mark are not told."""
+        return False
+
+    def forget_before(self, mark: int) -> None:
+        """Nothing is kept for marks."""
+
+    def scan(self) -> Iterator[tuple[KeySet, F32]]:
+        """All rows in parts, but for leased ones, which their holders have: keys and float32 [n, W]."""
+        yield from self._memory.scan()
+        yield from self._ssd.scan()
+
+    def scan_memory(self) -> Iterator[tuple[KeySet, F32]]:
+        """The rows in memory alone, as `scan`."""
+        return self._memory.scan()
+
+    def seal(self) -> Hold:
+        """Bring the rows on SSD to disk and refer to them. With the rows in memory and the leased ones, which are newer
+        where the files hold a row too, this is all the store has."""
+        return self._ssd.seal()
+
+    def count(self) -> int:
+        """Rows held, leased ones included."""
+        return int(self._rows_of.sum())
+
+    def count_by_table(self) -> dict[str, int]:
+        """Rows held, by table name."""
+        return {name: int(self._rows_of[index]) for index, name in self._names.items()}
+
+    def memory(self) -> MemoryUse:
+        """Bytes in use: rows, indexes of both tiers and of leases, buffers."""
+        held = self._memory.memory()
+        indexes = held.index_bytes + self._memory.count() + self._leases.memory_bytes + self._ssd.use().index_bytes
+        return MemoryUse(index_bytes=indexes + self._ssd.use().buffer_bytes, row_bytes=held.row_bytes)
+
+    def capacity(self) -> int:
+        """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
+        rows = self._budget - self._ssd_buffers - _COPIES * self._part_bytes
+        rows -= self._leases.memory_bytes + self._ssd.index.memory_bytes
+        rounding = PAGE * _REGIONS_A_SHARD
+        if rows // SHARDS >= _HUGE_FROM:
+            rounding += _HUGE_ROUNDING
+        capacity = int((rows - SHARDS * rounding) // self._row_bytes)
+        if capacity < _LEAST_ROWS:
+            raise CapacityError(
+                f"rows of {', '.join(sorted(self._names.values()))}: the budget of {self._budget} bytes has no room "
+                f"for rows beside indexes ({self._ssd.index.memory_bytes} bytes for {self._ssd.index.row_count} rows "
+                f"on SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
+                f"({self._ssd_buffers + _COPIES * self._part_bytes + SHARDS * rounding}); raise storage.memory_bytes"
+            )
+        return capacity if self.most_rows is None else min(capacity, self.most_rows)
+
+    def use(self) -> TierUse:
+        return TierUse(
+            counts=self._counts,
+            ssd=self._ssd.use(),
+            memory_rows=self._memory.count(),
+            leased_rows=len(self._leases),
+            memory_bytes=self.memory().total_bytes,
+            budget_bytes=self._budget,
+        )
+
+    def close(self) -> None:
+        """End the threads and let go of the files."""
+        self._memory.close()
+        self._ssd.close()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _by_parts(self, keys: KeySet, work: Callable[[int, KeySet], None]) -> None:
+        """`work(start, keys)` over parts that fit memory, in order."""
+        size = max(1, min(self._part_bytes // (4 * self.width), self.capacity() // 4))
+        for start in range(0, len(keys), size):
+            work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
+
+    def _bring(self, keys: KeySet) -> None:
+        """Let all rows be in memory that exist, and room be there for the others."""
+        self._resident.next_turn()
+        missing = self._resident.touch(keys)
+        self._counts.memory += len(keys) - len(missing)
+        if not len(missing):
+            return
+        self._make_room(len(missing))
+        found = self._ssd.take(_picked(keys, missing))
+        came = np.flatnonzero(found.found)
+        self._counts.ssd += len(came)
+        if len(came):
+            coming = _picked(keys, missing[came])
+            self._memory.write_rows(coming, found.rows[came])
+            self._resident.note(coming, np.minimum(found.uses[came] + 1, MOST_USES).astype(np.uint8))
+        self._count_new(_picked(keys, missing[~found.found]))
+        self._fresh = missing[~found.found]
+
+    def _settle(self, keys: KeySet) -> None:
+        """Note the rows that the call has made, and let the disk's work go on."""
+        if len(self._fresh):
+            self._resident.note(_picked(keys, self._fresh), np.zeros(len(self._fresh), np.uint8))
+            self._fresh = self._fresh[:0]
+        self._ssd.tick()
+
+    def _make_room(self, coming: int) -> None:
+        """Evict until so many more rows fit. Raises CapacityError when rows of this turn alone fill memory."""
+        capacity = self.capacity()
+        over = self._memory.count() + coming - capacity
+        if over > 0:
+            self._evict(over + capacity // _EXTRA_SHARE)
+        if self._memory.count() + coming > capacity:
+            raise CapacityError(
+                f"rows of {', '.join(sorted(self._names.values()))}: one call needs {coming} rows more in memory, the "
+                f"budget of {self._budget} bytes holds {capacity}, of {self._row_bytes:.0f} bytes each; raise "
+                "storage.memory_bytes or roles.servers"
+            )
+
+    def _shrink(self) -> None:
+        """Evict what no longer fits since leases and the index on SSD have grown."""
+        over = self._memory.count() - self.capacity()
+        if over > 0:
+            self._resident.next_turn()
+            self._evict(over)
+
+    def _evict(self, wanted: int) -> None:
+        most = max(1, self._part_bytes // (4 * self.width))
+        while wanted > 0:
+            out = self._resident.evict(min(wanted, most))
+            if not len(out.keys):
+                return
+            self._ssd.append(out.keys, out.rows, out.uses)
+            self._counts.evicted += len(out.keys)
+            wanted -= len(out.keys)
+
+    def _read(self, keys: KeySet, columns: int) -> RowsRead:
+        """Rows where they are: first columns float32 [U, columns], zeros where there is none."""
+        read = self._memory.read_rows(keys)
+        rows = np.ascontiguousarray(read.rows[:, :columns])
+        missing = np.flatnonzero(~read.found).astype(np.int32)
+        if len(missing):
+            below = self._ssd.read(_picked(keys, missing), columns=columns)
+            rows[missing] = below.rows
+            read.found[missing] = below.found
+        return RowsRead(rows, read.found)
+
+    def _first_rows(self, keys: KeySet, picked: I32, rows: F32) -> None:
+        group = self._group
+        first_rows_kernel(
+            keys.tables,
+            keys.keys,
+            picked,
+            self._seeds,
+            group.dim,
+            KIND[group.optimizer.kind],
+            self._hyper,
+            FIRST_VALUES[group.init.kind],
+            np.float32(group.init.scale),
+            np.float32(group.optimizer.initial_accumulator),
+            rows,
+        )
+
+    def _count_new(self, keys: KeySet) -> None:
+        self._counts.created += len(keys)
+        self._rows_of += np.bincount(keys.tables, minlength=len(self._rows_of))
+
+    def _free(self, keys: KeySet) -> KeySet:
+        """The keys as kernels take them. Raises LeaseError for one that is held."""
+        keys = self._memory.checked(keys)
+        if len(self._leases):
+            holders = self._leases.holders(keys)
+            held = np.flatnonzero(holders)
+            if len(held):
+                raise self._held(keys, int(held[0]), int(holders[held[0]]))
+        return keys
+
+    def _check_holds(self, keys: KeySet, rows: F32, holder: int) -> None:
+        holders = self._leases.holders(keys)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
+        if rows.shape != (len(keys), self.width):
+            raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
+
+    def _forget_noted(self) -> None:
+        self._noted = []
+        self._ssd.compaction.paused = False
+
+    def _still_leased(self) -> I64:
+        """Where the last values lie that were told of rows still leased, int64."""
+        if not self._noted:
+            return np.empty(0, np.int64)
+        tables = np.concatenate([keys.tables for keys, _ in self._noted])
+        values = np.concatenate([keys.keys for keys, _ in self._noted])
+        located = np.concatenate([locations for _, locations in self._noted])
+        order = np.lexsort((located, values, tables))
+        tables, values, located = tables[order], values[order], located[order]
+        last = np.r_[(tables[1:] != tables[:-1]) | (values[1:] != values[:-1]), True]
+        keys = KeySet(tables[last], values[last])
+        return np.asarray(located[last][self._leases.holders(keys) != 0])
+
+    def _held(self, keys: KeySet, position: int, holder: int) -> LeaseError:
+        who = f"tower {holder - 1}" if holder else "nobody"
+        table, key = self._names[int(keys.tables[position])], int(keys.keys[position])
+        return LeaseError(f"key {key} of table {table} is held by {who}")
+
+
+def tier_counts(stores: Sequence[object]) -> dict[str, int]:
+    """Counts of all tiered stores among a server's, added up; empty where there is none."""
+    total: dict[str, int] = {}
+    for use in (store.use() for store in stores if isinstance(store, TieredStore)):
+        counts = {
+            "memory_hits": use.counts.memory,
+            "ssd_hits": use.counts.ssd,
+            "created": use.counts.created,
+            "evicted": use.counts.evicted,
+            "memory_rows": use.memory_rows,
+            "leased_rows": use.leased_rows,
+            "ssd_rows": use.ssd.rows,
+            "memory_bytes": use.memory_bytes,
+            "memory_budget_bytes": use.budget_bytes,
+            "disk_bytes": use.ssd.disk_bytes,
+            "disk_read_bytes": use.ssd.read_bytes,
+            "disk_written_bytes": use.ssd.written_bytes,
+            "evicted_bytes": use.ssd.row_bytes_written,
+        }
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:
+    return KeySet(keys.tables[positions], keys.keys[positions])
+
+
+def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, ssd_bytes: int) -> int:
+    """A budget of memory that holds so many rows while so many others lie on SSD and with towers, in bytes."""
+    width = row_width(group.optimizer, group.dim)
+    indexes = MOST_ENTRY_BYTES * ssd_rows + LEASE_BYTES * leased_rows + SHARDS * (PAGE + 256)  # those of empty shards
+    held = int(rows * (4 * width + ROW_OVERHEAD_BYTES)) + indexes
+    rounding = PAGE * _REGIONS_A_SHARD + (_HUGE_ROUNDING if held // SHARDS >= _HUGE_FROM else 0)
+    budget = 0
+    while True:
+        layout = Layout.fitting(width=width, identity=0, memory_bytes=budget, ssd_bytes=ssd_bytes)
+        needed = held + buffer_bytes(layout) + _COPIES * min(_PART_BYTES, budget // 64) + SHARDS * rounding
+        if needed <= budget:
+            return budget
+        budget = needed

@@ -1,0 +1,397 @@
+"""Rows on SSD against a dictionary: calls of every kind, compaction, crashes in between, limits and damage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hetero.embedding.ssd.layout import Layout, segment_files
+from hetero.errors import CapacityError, DataError, HeteroError, UserError
+from hetero.kernels.ssd_records import PAGE
+from hetero.records import DiskIo
+from tests.support.ssd_stores import LAYOUT, WIDTH, hard_keys, new_store, part_of, reopened, rows_for, uses_of
+
+POOL = hard_keys(120)
+EVERY = np.arange(len(POOL))
+SHARES = st.sampled_from([0.01, 0.1, 0.5, 1.0])
+SEEDS = st.integers(0, 2**31)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store and what it must hold.
+
+    held: version of the rows that are here, by place in the pool. written: per row everything that went to disk, in
+    order: versions, and None for a tombstone. synced: how many of those are safe.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Path(tempfile.mkdtemp())
+        self.folders = [self.base / "a", self.base / "b"]
+        self.store = new_store(*self.folders)
+        self.held: dict[int, int] = {}
+        self.written: dict[int, list[int | None]] = {int(at): [] for at in EVERY}
+        self.synced: dict[int, int] = {int(at): 0 for at in EVERY}
+        self.safe_records: dict[str, int] = {}
+        self.version = 0
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.base)
+
+    def some(self, share: float, seed: int, *, held: bool | None = None) -> np.ndarray:
+        among = [int(at) for at in EVERY if held is None or (int(at) in self.held) == held]
+        return np.random.default_rng(seed).permutation(np.array(among, np.int64))[: int(share * len(among))]
+
+    @rule(share=SHARES, seed=SEEDS)
+    def append(self, share: float, seed: int) -> None:
+        picked = self.some(share, seed, held=False)
+        self.version += 1
+        keys = part_of(POOL, picked)
+        self.store.append(keys, rows_for(len(POOL), version=self.version)[picked], uses_of(keys))
+        for at in picked.tolist():
+            self.held[at] = self.version
+            self.written[at].append(self.version)
+
+    @rule(share=SHARES, seed=SEEDS)
+    def read(self, share: float, seed: int) -> None:
+        picked = self.some(share, seed)
+        read = self.store.read(part_of(POOL, picked))
+        self.compare(picked, read.rows, read.uses, read.found)
+
+    @rule(share=SHARES, seed=SEEDS)
+    def take(self, share: float, seed: int) -> None:
+        picked = self.some(share, seed)
+        read = self.store.take(part_of(POOL, picked))
+        self.compare(picked, read.rows, read.uses, read.found)
+        for at in picked.tolist():
+            self.held.pop(at, None)
+
+    @rule(share=SHARES, seed=SEEDS)
+    def delete(self, share: float, seed: int) -> None:
+        picked = self.some(share, seed)
+        found = self.store.delete(part_of(POOL, picked))
+        np.testing.assert_array_equal(found, [int(at) in self.held for at in picked])
+        for at in picked.tolist():
+            self.held.pop(at, None)
+            self.written[at].append(None)
+
+    @rule()
+    def sync(self) -> None:
+        self.store.sync()
+        self.note_safe()
+
+    @rule()
+    def seal(self) -> None:
+        """A snapshot's files hold exactly this moment, whatever comes after."""
+        with self.store.seal() as hold:
+            self.note_safe()
+            links = self.base / f"cut-{self.version}-{len(list(self.base.iterdir()))}"
+            links.mkdir()
+            hold.link_into(links)
+            other, told = reopened(self.base / f"of-{links.name}", cut=hold.cut, memory=1)
+        assert told.damaged == 0
+        other.close()
+
+    @rule(seed=SEEDS)
+    def crash(self, seed: int) -> None:
+        """Lose the process and any part of what was not synced; then see what the files say."""
+        self.store.close()
+        random = np.random.default_rng(seed)
+        for folder in self.folders:
+            for path in segment_files(folder):
+                self.mutilate(path, random)
+        self.store, _ = reopened(*self.folders, memory=random.choice([1, 1 << 20]))
+        rows = self.store.read(POOL)
+        for at in EVERY.tolist():
+            got = int(rows.rows[at, 2]) if rows.found[at] else None
+            first = self.synced[at] - 1
+            allowed = self.written[at][max(first, 0) :] + ([None] if first < 0 else [])
+            assert got in allowed, (at, got, allowed)
+            self.written[at] = [got] if rows.found[at] else []
+        self.held = {int(at): int(rows.rows[at, 2]) for at in EVERY[rows.found]}
+        self.note_safe()
+
+    @invariant()
+    def counts(self) -> None:
+        use = self.store.use()
+        assert use.rows == len(self.held) == int(self.store.files.live.sum())
+        assert use.disk_bytes >= use.rows * LAYOUT.record_bytes
+
+    @precondition(lambda self: self.version)
+    @rule()
+    def scan(self) -> None:
+        seen: dict[tuple[int, int], np.ndarray] = {}
+        for keys, rows in self.store.scan():
+            for table, key, row in zip(keys.tables.tolist(), keys.keys.tolist(), rows, strict=True):
+                assert (table, key) not in seen
+                seen[table, key] = row
+        held = sorted(self.held)
+        assert len(seen) == len(held)
+        wanted = self.wanted(held)
+        for at, row in zip(held, wanted, strict=True):
+            got = seen[int(POOL.tables[at]), int(POOL.keys[at])]
+            np.testing.assert_array_equal(got.view(np.uint32), row.view(np.uint32))
+
+    def note_safe(self) -> None:
+        self.synced = {at: len(events) for at, events in self.written.items()}
+        self.safe_records = {segment.path.name: segment.records for segment in self.store.files}
+
+    def mutilate(self, path: Path, random: np.random.Generator) -> None:
+        safe = self.safe_records.get(path.name, 0)
+        if not safe:
+            what = random.choice(["gone", "cut", "flipped", "whole"])
+        else:
+            what = random.choice(["cut", "flipped", "whole"])
+        whole, rest = divmod(safe, LAYOUT.per_chunk)
+        end = PAGE + whole * LAYOUT.chunk_bytes + rest * LAYOUT.record_bytes
+        size = path.stat().st_size
+        if what == "gone":
+            path.unlink()
+        elif what == "cut" and size > end:
+            os.truncate(path, int(random.integers(end, size + 1)))
+        elif what == "flipped" and size > end:
+            at = int(random.integers(end, size))
+            with path.open("r+b") as file:
+                file.seek(at)
+                byte = file.read(1)[0]
+                file.seek(at)
+                file.write(bytes([byte ^ int(random.integers(1, 256))]))
+
+    def compare(self, picked: np.ndarray, rows: np.ndarray, uses: np.ndarray, found: np.ndarray) -> None:
+        np.testing.assert_array_equal(found, [int(at) in self.held for at in picked])
+        wanted = self.wanted(picked[found].tolist())
+        np.testing.assert_array_equal(rows[found].view(np.uint32), wanted.view(np.uint32))
+        np.testing.assert_array_equal(uses[found], uses_of(part_of(POOL, picked[found])))
+        assert not rows[~found].any()
+
+    def wanted(self, places: list[int]) -> np.ndarray:
+        rows = np.zeros((len(places), WIDTH), np.float32)
+        made: dict[int, np.ndarray] = {}
+        for row, at in enumerate(places):
+            version = self.held[at]
+            if version not in made:
+                made[version] = rows_for(len(POOL), version=version)
+            rows[row] = made[version][at]
+        return rows
+
+
+class LongStoreMachine(StoreMachine):
+    """The same, for longer."""
+
+
+StoreMachine.TestCase.settings = settings(max_examples=5, stateful_step_count=25, deadline=None)
+TestAgainstADictionary = StoreMachine.TestCase
+LongStoreMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, phases=[Phase.generate]
+)
+TestAgainstADictionaryForLong = pytest.mark.slow(LongStoreMachine.TestCase)
+
+
+def test_old_garbage_goes_and_writing_stays_bounded(tmp_path: Path) -> None:
+    """Rows taken and appended over and over: files stay within twice the rows, a row is written at most twice."""
+    store = new_store(tmp_path)
+    store.append(POOL, rows_for(len(POOL), version=0), uses_of(POOL))
+    random = np.random.default_rng(0)
+    for version in range(1, 120):
+        picked = random.permutation(EVERY)[: len(POOL) // 10]
+        keys = part_of(POOL, picked)
+        store.take(keys)
+        store.append(keys, rows_for(len(POOL), version=version)[picked], uses_of(keys))
+        store.sync()
+    use = store.use()
+    assert use.compacted_segments > 10
+    assert use.rows == len(POOL)
+    assert use.disk_bytes <= 2 * len(POOL) * LAYOUT.record_bytes + 3 * LAYOUT.segment_bytes
+    records = store.writer.counts.records * LAYOUT.record_bytes
+    assert records / use.row_bytes_written <= 2.0
+    store.close()
+
+
+def test_files_of_a_snapshot_stay_until_it_lets_go(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "store")
+    store.append(POOL, rows_for(len(POOL), version=1), uses_of(POOL))
+    hold = store.seal()
+    assert all(part.path.exists() for part in hold.cut.segments)
+    store.take(POOL)
+    store.append(POOL, rows_for(len(POOL), version=2), uses_of(POOL))
+    for _ in range(5):
+        store.sync()
+        store.tick()
+    assert all(part.path.exists() for part in hold.cut.segments)
+    assert store.use().held_bytes == sum(part.path.stat().st_size for part in hold.cut.segments)
+    other, told = reopened(tmp_path / "other", cut=hold.cut)
+    assert told.rows == len(POOL)
+    assert (other.read(POOL).rows[:, 2] == 1).all()
+    assert (store.read(POOL).rows[:, 2] == 2).all()
+    hold.release()
+    for _ in range(5):
+        store.sync()
+        store.tick()
+    assert not any(part.path.exists() for part in hold.cut.segments)
+    assert store.use().held_bytes == 0
+    store.close()
+    other.close()
+
+
+def test_a_deleted_row_stays_deleted_after_compaction_and_recovery(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    gone, kept = part_of(POOL, EVERY[:300]), part_of(POOL, EVERY[300:])
+    store.append(POOL, rows_for(len(POOL), version=1), uses_of(POOL))
+    store.take(gone)
+    assert not store.delete(gone).any()
+    for version in range(2, 20):
+        store.take(kept)
+        store.append(kept, rows_for(len(kept), version=version), uses_of(kept))
+        store.sync()
+    store.close()
+    store, told = reopened(tmp_path)
+    assert told.rows == len(kept)
+    assert not store.read(gone).found.any()
+    store.close()
+
+
+def test_the_limit_is_kept_by_compaction_and_then_an_error_with_numbers(tmp_path: Path) -> None:
+    layout = LAYOUT
+    store = new_store(tmp_path, limit=5 * layout.segment_bytes)
+    some = part_of(POOL, EVERY[:380])
+    store.append(some, rows_for(380, version=0), uses_of(some))
+    for version in range(1, 30):
+        picked = np.random.default_rng(version).permutation(380)[:90]
+        keys = part_of(some, picked)
+        store.take(keys)
+        store.append(keys, rows_for(380, version=version)[picked], uses_of(keys))
+        assert store.use().disk_bytes <= store.files.limit_bytes
+    full = new_store(tmp_path / "full", limit=2 * layout.segment_bytes)
+    with pytest.raises(CapacityError, match=r"rows on SSD take \d+ bytes and the limit is 24576: .*storage.ssd_bytes"):
+        full.append(POOL, rows_for(len(POOL), version=0), uses_of(POOL))
+    assert full.use().disk_bytes <= full.files.limit_bytes
+    store.close()
+    full.close()
+
+
+def test_a_damaged_record_is_named_when_it_is_read(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    keys = part_of(POOL, EVERY[:300])
+    store.append(keys, rows_for(300, version=1), uses_of(keys))
+    store.seal().release()
+    path = segment_files(tmp_path)[0]
+    flip(path, PAGE + 5 * LAYOUT.record_bytes + 30)
+    with pytest.raises(DataError, match=rf"{path}: record 5 of 204 is damaged"):
+        store.read(keys)
+    with pytest.raises(DataError, match="1 records with rows are damaged"):
+        list(store.scan())
+    os.truncate(path, PAGE + LAYOUT.chunk_bytes)
+    with pytest.raises(HeteroError, match=r"record 102 of 204 cannot be read"):
+        store.read(part_of(keys, EVERY[102:103]))
+    store.close()
+
+
+def test_compaction_stops_at_a_damaged_row(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    keys = part_of(POOL, EVERY[:204])
+    store.append(keys, rows_for(204, version=1), uses_of(keys))
+    store.seal().release()
+    flip(segment_files(tmp_path)[0], PAGE + 200)
+
+    def take_most() -> None:
+        for start in range(10, 200, 10):
+            store.take(part_of(keys, EVERY[start : start + 10]))
+            store.compaction._pool.submit(int).result()  # behind its reading
+        store.tick()
+
+    with pytest.raises(DataError, match="1 records with rows are damaged"):
+        take_most()
+    store.close()
+
+
+def test_recovery_names_what_is_torn_and_refuses_a_damaged_cut(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "store")
+    keys = part_of(POOL, EVERY[:250])
+    store.append(keys, rows_for(250, version=1), uses_of(keys))
+    cut = store.seal().cut
+    store.close()
+    first, last = segment_files(tmp_path / "store")
+    flip(first, PAGE + 7)
+    os.truncate(last, PAGE + 45 * LAYOUT.record_bytes + 20)
+    with pytest.raises(DataError, match=r"2 records of the cut are damaged: .*record 0, .*record 45"):
+        reopened(tmp_path / "store", cut=cut)
+    store, told = reopened(tmp_path / "store")
+    assert (told.rows, told.damaged) == (248, 2)
+    assert told.named == (f"{first}: record 0", f"{last}: record 45")
+    store.close()
+    first.unlink()
+    with pytest.raises(DataError, match=r"segment-0000000000.rows: a segment of the cut is missing"):
+        reopened(tmp_path / "store", cut=cut)
+
+
+def test_directories_are_guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(tmp_path)
+    with pytest.raises(UserError, match="is in use by another server"):
+        new_store(tmp_path)
+    keys = part_of(POOL, EVERY[:5])
+    store.append(keys, rows_for(5, version=1), uses_of(keys))
+    store.sync()
+    store.close()
+    with pytest.raises(DataError, match="is left of another run"):
+        new_store(tmp_path)
+    with pytest.raises(DataError, match="is of another store"):
+        reopened(tmp_path, layout=Layout(width=WIDTH, identity=98, chunk_bytes=4096, chunks=2))
+    path = segment_files(tmp_path)[0]
+    flip(path, 3)
+    with pytest.raises(DataError, match="the header is damaged"):
+        reopened(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be used"):
+        new_store(tmp_path / "file")
+    other = new_store(tmp_path / "other")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(CapacityError, match=r"no room for 12288 more bytes of rows, \d+ are free"):
+        other.append(keys, rows_for(5, version=1), uses_of(keys))
+    other.close()
+
+
+def test_direct_io_is_used_and_a_file_system_without_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+    asked: list[int] = []
+
+    def noting(path: object, flags: int, *rest: int, refuse: bool = False) -> int:
+        asked.append(flags & os.O_DIRECT)
+        if refuse and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(path, flags & ~os.O_DIRECT, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", noting)
+    store = new_store(tmp_path / "direct", io=DiskIo.DIRECT)
+    store.append(POOL, rows_for(len(POOL), version=1), uses_of(POOL))
+    assert os.O_DIRECT in asked
+    assert store.read(POOL).found.all()
+    store.close()
+    monkeypatch.setattr(os, "open", lambda *given: noting(*given, refuse=True))
+    store = new_store(tmp_path / "other", io=DiskIo.DIRECT)
+    with pytest.raises(UserError, match=r"does not do direct IO.*storage\.io"):
+        store.append(POOL, rows_for(len(POOL), version=1), uses_of(POOL))
+    store.close()
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
