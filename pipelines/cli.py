@@ -40,9 +40,6 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
-app.command()(sample)
-
-
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
