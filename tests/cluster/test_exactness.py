@@ -38,7 +38,7 @@ def test_the_last_batch_does_not_divide(job: JobSpec, in_process: Finished) -> N
 def test_any_layout_gives_the_bits_of_one_process(
     job: JobSpec, in_process: Finished, servers: int, readers: int
 ) -> None:
-    laid_out = replace(job, servers=RoleSpec(count=servers), readers=RoleSpec(count=readers))
+    laid_out = replace(job, window=4, servers=RoleSpec(count=servers), readers=RoleSpec(count=readers))
     run = finish(laid_out, in_process=False, score=True)
     np.testing.assert_array_equal(run.outcome.losses, in_process.outcome.losses)
     assert run.scores is not None
@@ -48,7 +48,7 @@ def test_any_layout_gives_the_bits_of_one_process(
     assert run.report.rows == in_process.report.rows
 
 
-@pytest.mark.parametrize(("towers", "window"), [(1, 4), (2, 7)])
+@pytest.mark.parametrize(("towers", "window"), [pytest.param(1, 7, marks=pytest.mark.slow), (2, 7)])
 def test_leased_windows_on_ray(job: JobSpec, in_process: Finished, towers: int, window: int) -> None:
     laid_out = replace(
         job, window=window, servers=RoleSpec(count=2), readers=RoleSpec(count=2), towers=RoleSpec(count=towers)

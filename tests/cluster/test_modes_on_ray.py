@@ -45,7 +45,12 @@ def job(tmp_path: Path) -> JobSpec:
 
 
 @pytest.mark.parametrize(
-    ("mode", "staleness"), [pytest.param(Mode.BOUNDED, 3, marks=pytest.mark.slow), (Mode.ASYNC, 0), (Mode.GEO, 5)]
+    ("mode", "staleness"),
+    [
+        pytest.param(Mode.BOUNDED, 3, marks=pytest.mark.slow),
+        (Mode.ASYNC, 0),
+        pytest.param(Mode.GEO, 5, marks=pytest.mark.slow),
+    ],
 )
 def test_two_towers_train_and_their_model_scores_alike(
     job: JobSpec, tmp_path: Path, mode: Mode, staleness: int

@@ -51,7 +51,9 @@ def test_bounded_with_one_permit_goes_on_to_the_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cut_and_resumed(job, tmp_path / "s").losses, train(job, None).losses)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "adamw", "sgd"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adagrad", "adamw", "sgd"))]
+)
 def test_async_without_pulling_ahead_goes_on_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:

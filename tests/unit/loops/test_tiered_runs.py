@@ -47,6 +47,7 @@ def test_nor_in_other_modes_of_one_tower(tmp_path: Path, mode: Mode) -> None:
     assert parts.report.tiers["ssd_hits"] > 0
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
     """Rows of both tiers are in the files, and can be loaded where memory holds all."""
     job = job_of(tmp_path, window=4, max_steps=40)

@@ -41,8 +41,7 @@ def check(folder: Path, window: int, mode: str) -> None:
     ("mode", "window"),
     [
         ("sync", 4),
-        ("geo", 0),
-        *(pytest.param(mode, 0, marks=pytest.mark.slow) for mode in ("sync", "bounded", "async")),
+        *(pytest.param(mode, 0, marks=pytest.mark.slow) for mode in ("sync", "bounded", "async", "geo")),
     ],
 )
 def test_nothing_is_compiled_after_warming(tmp_path: Path, mode: str, window: int) -> None:
