@@ -15,7 +15,7 @@ import typer
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
 from pipelines.data_commands import data_app
-from pipelines.deep_commands import sample, train_deep
+from pipelines.deep_commands import resume_deep, sample, train_deep
 from pipelines.model_commands import AsJson, add_model_commands
 from pipelines.output import (
     FAILED,
@@ -100,30 +100,26 @@ def train(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
+    from pipelines.plan import planned_job
     from pipelines.progress import progress_for
     from pipelines.report import report
 
     output = Output(as_json=as_json)
     _refuse_two_places(in_process=in_process, address=address)
     if is_deep(job):
-        if readers or servers or towers:
+        if readers or servers or towers or plan:
             raise UserError(
-                "--readers, --servers and --towers are of wide jobs; a deep one has --set mesh.dp=N and others"
+                "--readers, --servers, --towers and --plan are of wide jobs; a deep one has --set mesh.dp=N and others"
             )
-        if plan is not None:
-            raise UserError("--plan: is for wide jobs; a deep one has its mesh in the job file")
         train_deep(job, overrides or (), run, in_process, address, snapshot, output)
         return
     if snapshot is not None:
         raise UserError("--from: this job has no transformer, and only deep jobs go on from a snapshot")
-    loaded = load_job(job, overrides=overrides or ())
+    if plan is not None and (readers or servers or towers):
+        raise UserError("--plan and --readers, --servers, --towers exclude each other: the plan has the counts")
+    loaded = with_counts(load_job(job, overrides=overrides or ()), readers=readers, servers=servers, towers=towers)
     if plan is not None:
-        if readers or servers or towers:
-            raise UserError("--plan and --readers, --servers, --towers exclude each other: the plan has the counts")
-        from pipelines.plan import planned_job
-
         loaded = planned_job(loaded, path=plan)
-    loaded = with_counts(loaded, readers=readers, servers=servers, towers=towers)
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
         summary = loaded.fit(
@@ -162,12 +158,16 @@ def resume(
 
     [cyan]hetero resume runs/demo --servers 4 --set train.epochs=6[/]
     """
+    from pipelines.deep_schema import is_deep_run
     from pipelines.progress import progress_for
     from pipelines.report import report
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
     _refuse_two_places(in_process=in_process, address=address)
+    if is_deep_run(run):
+        resume_deep(run, overrides or (), in_process, address, output)
+        return
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         summary = resume_run(
             run,
@@ -218,14 +218,17 @@ def plan(
 
     [bold]Examples[/]
 
-    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster examples/cluster.yaml --front[/]
+    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster cluster.yaml --front[/]
 
     [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
     """
+    from pipelines.deep_schema import is_deep
     from pipelines.job import load_job
     from pipelines.plan_command import planned
 
     output = Output(as_json=as_json)
+    if is_deep(job):
+        raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
     loaded = load_job(job, overrides=overrides or ())
     result = planned(
         loaded,

@@ -1,4 +1,4 @@
-"""Commands of deep jobs: training one, and text by it. `pipelines.cli` adds them to the command line."""
+"""Commands of deep models: packing text, training, text by a trained model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hetero.errors import UserError
 from pipelines.model_commands import AsJson
 from pipelines.output import Output, traceback_kept_in
 
@@ -21,7 +22,7 @@ def train_deep(
     snapshot: Path | None,
     output: Output,
 ) -> None:
-    """Train a deep job and show what it came to."""
+    """`hetero train` of a job with a transformer."""
     from pipelines.build import Placement
     from pipelines.deep_schema import load_deep_job
     from pipelines.deep_summary import deep_report
@@ -39,6 +40,19 @@ def train_deep(
             snapshot=snapshot,
         )
     output.result(summary.to_dict(), shown=deep_report(summary))
+
+
+def resume_deep(run: Path, overrides: Sequence[str], in_process: bool, address: str | None, output: Output) -> None:
+    """`hetero resume` of a run with a transformer: the newest snapshot, on the mesh that the job now has."""
+    from hetero.checkpoint.mesh_snapshot import snapshots_in
+    from hetero.loops.deep import SNAPSHOTS
+    from hetero.observe.run_folder import RunFolder
+
+    folder = RunFolder.open(run)
+    found = snapshots_in(folder.path / SNAPSHOTS)
+    if not found:
+        raise UserError(f"run folder {run}: holds no whole snapshot; train again, with train.snapshot_every set")
+    train_deep(folder.resolved_job, overrides, run, in_process, address, found[-1], output)
 
 
 def sample(

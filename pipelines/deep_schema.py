@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field, Strict, ValidationError, model_vali
 
 from hetero.data.masking import MaskUnit
 from hetero.errors import JobError
+from hetero.observe.run_folder import RESOLVED_JOB
 from hetero.records.mesh import AXES, DeepPrecision, LrSchedule, PipelineSchedule, Recompute
 from hetero.records.transformer import MlpKind, NormKind, Positions
 from pipelines.job_yaml import dump_yaml, read_yaml
@@ -172,6 +173,12 @@ class DeepJob(Section):
 def is_deep(path: Path | str) -> bool:
     """Whether a job file describes a deep model. Raises JobError when it cannot be read."""
     return "transformer" in read_yaml(Path(path))[0]
+
+
+def is_deep_run(run: Path) -> bool:
+    """Whether a run's folder is of a deep model; False where there is no run."""
+    job = Path(run) / RESOLVED_JOB
+    return job.is_file() and is_deep(job)
 
 
 def load_deep_job(path: Path | str, *, overrides: Sequence[str] = ()) -> DeepJob:

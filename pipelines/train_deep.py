@@ -58,6 +58,7 @@ def fit_deep(
         EventLog(folder.events, run=folder.name, role="driver") as events,
     ):
         setup_logging(role="driver", file=folder.log)
+        snapshot = _where_now(snapshot, run_folder=run_folder, moved_to=folder.moved_to)
         write_whole(folder.resolved_job, dump_deep(job))
         events.event("run.started", job=job.name, placement=str(placement), mesh=spec.mesh.describe())
         lost: list[str] = []
@@ -79,6 +80,14 @@ def fit_deep(
         events.event("run.finished", validation_loss=summary.validation_loss)
         summary.write(folder.summary)
         return summary
+
+
+def _where_now(snapshot: Path | None, *, run_folder: Path, moved_to: Path | None) -> Path | None:
+    """Where a snapshot lies after an older run in this run's folder, which it may be of, was moved aside."""
+    here = run_folder.absolute()
+    if snapshot is None or moved_to is None or not snapshot.is_relative_to(here):
+        return snapshot
+    return moved_to.absolute() / snapshot.relative_to(here)
 
 
 def smaller_mesh(spec: DeepJobSpec) -> MeshSpec | None:

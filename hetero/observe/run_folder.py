@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -139,7 +140,7 @@ class RunFolder:
 
     def keep_snapshots_in(self, folder: str) -> None:
         """Keep the snapshots of a new run in a folder of its own inside `folder`, a path or URI, and note where."""
-        own = f"{folder.rstrip('/')}/{self.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{os.getpid()}"
+        own = f"{folder.rstrip('/')}/{self.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{secrets.token_hex(4)}"
         write_whole(self.path / SNAPSHOTS_ELSEWHERE, own + "\n")
 
     @property

@@ -22,6 +22,8 @@ _MOST_ROUNDS = 40
 _KEPT_BOUNDS = 4
 _RAISES = (1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.2, 1.4, 2.0, 4.0)
 _HOPED = 1.05
+_SHORT = 12
+"""Chains up to this length are searched at once; a cheap path first would take longer than it saves."""
 _TINY = 1e-12
 
 
@@ -107,7 +109,7 @@ class _Bound:
 def cheapest_within(nodes: I64, prices: F64, limits: I64) -> Found:
     """The cheapest path that takes at most limits[kind] nodes of each kind."""
     bounds, best = _bounds(nodes, prices, limits)
-    if best is None or best.cost > bounds[0].of_all * (1 + _TINY):
+    if nodes.shape[1] > _SHORT and (best is None or best.cost > bounds[0].of_all * (1 + _TINY)):
         best = _dearer(nodes, prices, limits, bounds, best)
     if best is not None:
         nodes = _without_useless(nodes, prices, limits, bounds[0], best.cost)

@@ -166,6 +166,18 @@ def test_the_command_line_tells_deep_jobs_from_wide_ones(sections: dict[str, obj
     assert "only deep jobs go on from a snapshot" in hetero_here("train", "wide.yaml", "--from", "x").err
 
 
+def test_resume_goes_on_from_the_newest_snapshot(sections: dict[str, object]) -> None:
+    path = written(sections)
+    _, whole = fitted(path, "whole")
+    stopped = {"batch_size": 8, "steps": 30, "stop_at": 12, "snapshot_every": 10}
+    fitted(written(sections, train=stopped), "stopped")
+    done = hetero_here("resume", "stopped", "--in-process", "--set", "train.stop_at=null", "--json")
+    assert done.code == 0, done.err
+    np.testing.assert_array_equal(np.load("stopped/losses.npy"), whole[12:])
+    (Path("stopped") / SNAPSHOTS).rename("elsewhere")
+    assert "holds no whole snapshot" in hetero_here("resume", "stopped", "--in-process").err
+
+
 def test_validation_text_of_another_tokenizer_is_refused(sections: dict[str, object]) -> None:
     pack_text(["text.txt"], folder=Path("bytes"), tokenizer=TokenizerKind.BYTE)
     with pytest.raises(JobError, match="was packed by byte with 257 ids, the training text by char"):

@@ -43,7 +43,7 @@ def job_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster_path(tmp_path: Path) -> Path:
     path = tmp_path / "cluster.yaml"
-    path.write_text((EXAMPLES / "cluster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text((EXAMPLES.parent / "cluster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     return path
 
 
@@ -189,3 +189,11 @@ def test_the_command_prints_a_plan(
     assert "exclude each other" in capsys.readouterr().err
     assert main([*words[:-1], "1e12"]) == 2
     assert "out of reach" in capsys.readouterr().err
+
+
+def test_deep_jobs_are_sent_elsewhere(cluster_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deep = str(EXAMPLES / "shakespeare.yaml")
+    assert main(["plan", deep, "--cluster", str(cluster_path)]) == 2
+    assert "is a deep job" in capsys.readouterr().err
+    assert main(["train", deep, "--plan", "plan.json"]) == 2
+    assert "are of wide jobs" in capsys.readouterr().err

@@ -100,6 +100,11 @@ def speed(chain: Chain, cluster: ClusterSpec, split: Split) -> float:
     return slowest
 
 
+def test_exact_search_equals_brute_force_on_random_instances() -> None:
+    assert compared(range(40), tasks=3, nodes=3) > 12
+
+
+@pytest.mark.slow
 def test_exact_search_equals_brute_force_on_500_random_instances() -> None:
     assert compared(range(500), tasks=3, nodes=3) > 150
 
