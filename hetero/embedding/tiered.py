@@ -24,8 +24,9 @@ from hetero.embedding.shards import SHARDS, MemoryUse
 from hetero.embedding.ssd.index import MOST_ENTRY_BYTES
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.references import Hold
-from hetero.embedding.ssd.rows import SsdRows, SsdUse, buffer_bytes
+from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
 from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
+from hetero.embedding.tier_use import TierCounts, TierUse, added_up
 from hetero.embedding.tiered_cut import TieredCut
 from hetero.errors import CapacityError, LeaseError, ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
@@ -42,28 +43,6 @@ _LEAST_ROWS = 64
 _EXTRA_SHARE = 32
 _PART_BYTES = 4 << 20
 _COPIES = 4
-
-
-@dataclass(slots=True, kw_only=True)
-class TierCounts:
-    """Rows that calls asked for, by where they were: memory, SSD, nowhere (created). evicted: from memory to SSD."""
-
-    memory: int = 0
-    ssd: int = 0
-    created: int = 0
-    evicted: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierUse:
-    """What a tiered store holds and has done. budget_bytes: of memory."""
-
-    counts: TierCounts
-    ssd: SsdUse
-    memory_rows: int
-    leased_rows: int
-    memory_bytes: int
-    budget_bytes: int
 
 
 @dataclass(slots=True)
@@ -477,26 +456,7 @@ class TieredStore:
 
 def tier_counts(stores: Sequence[object]) -> dict[str, int]:
     """Counts of all tiered stores among a server's, added up; empty where there is none."""
-    total: dict[str, int] = {}
-    for use in (store.use() for store in stores if isinstance(store, TieredStore)):
-        counts = {
-            "memory_hits": use.counts.memory,
-            "ssd_hits": use.counts.ssd,
-            "created": use.counts.created,
-            "evicted": use.counts.evicted,
-            "memory_rows": use.memory_rows,
-            "leased_rows": use.leased_rows,
-            "ssd_rows": use.ssd.rows,
-            "memory_bytes": use.memory_bytes,
-            "memory_budget_bytes": use.budget_bytes,
-            "disk_bytes": use.ssd.disk_bytes,
-            "disk_read_bytes": use.ssd.read_bytes,
-            "disk_written_bytes": use.ssd.written_bytes,
-            "evicted_bytes": use.ssd.row_bytes_written,
-        }
-        for name, count in counts.items():
-            total[name] = total.get(name, 0) + count
-    return total
+    return added_up(store.use() for store in stores if isinstance(store, TieredStore))
 
 
 def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:

@@ -108,6 +108,7 @@ class _Recovery:
                 if number == 0:
                     self._check(segments)
         for segment in segments if self._cut is None else ():
+            self._drop_torn_end(segment)
             self._files.seal(segment)
         self._store.writer.start_at(self._newest_sequence + 1 if self._cut is None else self._cut.sequence)
         return Recovered(
@@ -124,6 +125,15 @@ class _Recovery:
         part = self._parts.get(path.name)
         segment.records = min(most, self._layout.per_segment) if part is None else part.records
         return segment
+
+    def _drop_torn_end(self, segment: Segment) -> None:
+        """Cut off the first part of a record that the file ends in. Sealing fills the page with zeros: a record whose
+        lost part was zeros, as a tombstone's row is, would be whole again, and what was found here no longer true."""
+        layout = self._layout
+        whole, rest = divmod(max(0, os.fstat(segment.file).st_size - PAGE), layout.chunk_bytes)
+        end = PAGE + whole * layout.chunk_bytes + rest // layout.record_bytes * layout.record_bytes
+        if end < layout.bytes_of(segment.records):
+            os.ftruncate(segment.file, end)
 
     def _scanned(self, segment: Segment) -> list[ScannedChunk]:
         """All chunks of a segment, without rows."""

@@ -79,7 +79,7 @@ def test_a_refusal_leaves_a_region_as_it_was(can_grow: bool, monkeypatch: pytest
     view(region, 4)[:] = [1, 2, 3, 4]
     before = (region.size, region.address)
 
-    def refuse(size: int, huge_from: int) -> mmap.mmap:
+    def refuse(*_: object) -> mmap.mmap:
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(region_module, "_mapped", refuse)

@@ -58,7 +58,7 @@ def test_no_memory_is_an_error_with_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     shards = some_shards()
     before = shards.description.copy()
 
-    def refuse(size: int, huge_from: int) -> mmap.mmap:
+    def refuse(*_: object) -> mmap.mmap:
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(region_module, "_mapped", refuse)
