@@ -30,7 +30,8 @@ class StoreMachine(RuleBasedStateMachine):
     """One store and what it must hold.
 
     held: version of the rows that are here, by place in the pool. written: per row everything that went to disk, in
-    order: versions, and None for a tombstone. synced: how many of those are safe.
+    order: versions, and None for a tombstone. synced: how many of those are safe. taken: rows that are with who took
+    them, or came back and are not safe again; of these no record need be left, as compaction may delete it.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.written: dict[int, list[int | None]] = {int(at): [] for at in EVERY}
         self.synced: dict[int, int] = {int(at): 0 for at in EVERY}
         self.safe_records: dict[str, int] = {}
+        self.taken: set[int] = set()
         self.version = 0
 
     def teardown(self) -> None:
@@ -74,7 +76,8 @@ class StoreMachine(RuleBasedStateMachine):
         read = self.store.take(part_of(POOL, picked))
         self.compare(picked, read.rows, read.uses, read.found)
         for at in picked.tolist():
-            self.held.pop(at, None)
+            if self.held.pop(at, None) is not None:
+                self.taken.add(at)
 
     @rule(share=SHARES, seed=SEEDS)
     def delete(self, share: float, seed: int) -> None:
@@ -115,8 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
         for at in EVERY.tolist():
             got = int(rows.rows[at, 2]) if rows.found[at] else None
             first = self.synced[at] - 1
-            # A file of which every row was taken may be gone: what was taken is with who took it.
-            lost = first < 0 or at not in self.held
+            lost = first < 0 or at in self.taken
             allowed = self.written[at][max(first, 0) :] + ([None] if lost else [])
             assert got in allowed, (at, got, allowed)
             self.written[at] = [got] if rows.found[at] else []
@@ -145,6 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
             np.testing.assert_array_equal(got.view(np.uint32), row.view(np.uint32))
 
     def note_safe(self) -> None:
+        self.taken.difference_update(self.held)
         self.synced = {at: len(events) for at, events in self.written.items()}
         self.safe_records = {segment.path.name: segment.records for segment in self.store.files}
 
