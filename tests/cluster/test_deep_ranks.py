@@ -64,6 +64,7 @@ def serial_losses(job: DeepJobSpec, folder: Path) -> tuple[list[float], float]:
         mesh.close()
 
 
+@pytest.mark.slow
 def test_a_mesh_of_actors_trains_as_one_process_and_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     job = job_of(tmp_path, MeshSpec(pp=2, shard=2, micro_batches=2), snapshot_every=3, keep=9)
     seen: list[RankNews] = []

@@ -73,28 +73,33 @@ def test_a_run_goes_on_from_its_newest_snapshot_when_a_rank_is_lost(tmp_path: Pa
     assert summary.final_loss == pytest.approx(alone.final_loss, rel=1e-4)
 
 
-class Impostor:
-    """Stands for a rank: fails as one whose peer is late, or hangs, and answers pings all the while."""
+def impostor() -> type:
+    """A class that travels to its actor as a whole: there this module has no name."""
 
-    def fail(self) -> None:
-        raise PeerLostError("rank 0 of 2: step 3 did not finish; another rank is gone or late")
+    class Impostor:
+        """Stands for a rank: fails as one whose peer is late, or hangs, and answers pings all the while."""
 
-    def hang(self) -> None:
-        threading.Event().wait(60)
+        def fail(self) -> None:
+            raise PeerLostError("rank 0 of 2: step 3 did not finish; another rank is gone or late")
 
-    @ray.method(concurrency_group="control")
-    def ping(self) -> int:
-        return 0
+        def hang(self) -> None:
+            threading.Event().wait(60)
 
-    @ray.method(concurrency_group="control")
-    def news(self) -> None:
-        return None
+        @ray.method(concurrency_group="control")
+        def ping(self) -> int:
+            return 0
+
+        @ray.method(concurrency_group="control")
+        def news(self) -> None:
+            return None
+
+    return Impostor
 
 
 def test_a_rank_that_hangs_while_it_answers_is_named(tmp_path: Path) -> None:
     group = RankGroup.__new__(RankGroup)
     group.context = DeepContext(run="hung", job=job_of(tmp_path, MeshSpec(dp=2)), folder=tmp_path)
-    actor = cast(Any, ray).remote(concurrency_groups={"control": 1}, num_cpus=0)(Impostor)
+    actor = cast(Any, ray).remote(concurrency_groups={"control": 1}, num_cpus=0)(impostor())
     first, second = (Member("hung", Role.RANK, index) for index in range(2))
     group.members = {first: actor.remote(), second: actor.remote()}
     group._pings = Pings(group.members, deadline_s=20.0)

@@ -44,14 +44,8 @@ def job(tmp_path: Path) -> JobSpec:
     return replace(job, groups=tuple(replace(group, optimizer=adagrad) for group in job.groups))
 
 
-@pytest.mark.parametrize(
-    ("mode", "staleness"),
-    [
-        pytest.param(Mode.BOUNDED, 3, marks=pytest.mark.slow),
-        (Mode.ASYNC, 0),
-        pytest.param(Mode.GEO, 5, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "staleness"), [(Mode.BOUNDED, 3), (Mode.ASYNC, 0), (Mode.GEO, 5)])
 def test_two_towers_train_and_their_model_scores_alike(
     job: JobSpec, tmp_path: Path, mode: Mode, staleness: int
 ) -> None:

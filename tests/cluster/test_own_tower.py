@@ -36,6 +36,7 @@ class MyTower(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_it_trains_in_actors(folder: Path) -> None:
     (folder / "mytower.py").write_text(TOWER.format(outputs=1), encoding="utf-8")
     own = '{name: "mytower:MyTower", args: {hidden: 12}}'

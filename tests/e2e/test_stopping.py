@@ -103,6 +103,7 @@ def test_on_ray_too(folder: Path, number: signal.Signals) -> None:
     check_it_goes_on(folder, message)
 
 
+@pytest.mark.slow
 def test_twice_ends_at_once(folder: Path) -> None:
     process = begin(folder, "--in-process")
     for _ in range(2):
