@@ -30,7 +30,8 @@ class StoreMachine(RuleBasedStateMachine):
     """One store and what it must hold.
 
     held: version of the rows that are here, by place in the pool. written: per row everything that went to disk, in
-    order: versions, and None for a tombstone. synced: how many of those are safe.
+    order: versions, and None for a tombstone. synced: how many of those are safe. loose: rows taken since their last
+    safe record, of which compaction may have left an older one, or none.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.written: dict[int, list[int | None]] = {int(at): [] for at in EVERY}
         self.synced: dict[int, int] = {int(at): 0 for at in EVERY}
+        self.loose: set[int] = set()
         self.safe_records: dict[str, int] = {}
         self.version = 0
 
@@ -73,8 +75,9 @@ class StoreMachine(RuleBasedStateMachine):
         picked = self.some(share, seed)
         read = self.store.take(part_of(POOL, picked))
         self.compare(picked, read.rows, read.uses, read.found)
-        for at in picked.tolist():
-            self.held.pop(at, None)
+        for at in picked[read.found].tolist():
+            del self.held[at]
+            self.loose.add(at)
 
     @rule(share=SHARES, seed=SEEDS)
     def delete(self, share: float, seed: int) -> None:
@@ -116,9 +119,12 @@ class StoreMachine(RuleBasedStateMachine):
             got = int(rows.rows[at, 2]) if rows.found[at] else None
             first = self.synced[at] - 1
             allowed = self.written[at][max(first, 0) :] + ([None] if first < 0 else [])
+            if at in self.loose:
+                allowed = [None, *self.written[at]]
             assert got in allowed, (at, got, allowed)
             self.written[at] = [got] if rows.found[at] else []
         self.held = {int(at): int(rows.rows[at, 2]) for at in EVERY[rows.found]}
+        self.loose = set()
         self.note_safe()
 
     @invariant()
@@ -144,6 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def note_safe(self) -> None:
         self.synced = {at: len(events) for at, events in self.written.items()}
+        self.loose -= {at for at in self.loose if at in self.held or self.written[at][-1] is None}
         self.safe_records = {segment.path.name: segment.records for segment in self.store.files}
 
     def mutilate(self, path: Path, random: np.random.Generator) -> None:
@@ -257,6 +264,27 @@ def test_a_deleted_row_stays_deleted_after_compaction_and_recovery(tmp_path: Pat
     store, told = reopened(tmp_path)
     assert told.rows == len(kept)
     assert not store.read(gone).found.any()
+    store.close()
+
+
+def test_a_row_that_came_again_outlives_the_compaction_of_its_tombstone(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    old, again = part_of(POOL, EVERY[:204]), part_of(POOL, EVERY[:20])
+    store.append(old, rows_for(204, version=1), uses_of(old))  # a segment that stays
+    store.delete(again)
+    filler = part_of(POOL, EVERY[204:380])
+    store.append(filler, rows_for(176, version=1), uses_of(filler))
+    store.append(again, rows_for(20, version=2), uses_of(again))
+    store.take(filler)
+    for _ in range(6):
+        store.sync()
+        store.compaction._pool.submit(int).result()  # behind its reading
+        store.tick()
+    assert store.use().compacted_segments == 1
+    store.close()
+    store, told = reopened(tmp_path)
+    assert told.rows == 204
+    assert (store.read(again).rows[:, 2] == 2).all()
     store.close()
 
 
