@@ -77,12 +77,12 @@ def encode_kernel(
     chunk: np.uint64,
     segment: np.uint64,
     position: int,
-    sequence: np.uint64,
+    sequences: U64,
     layout: I64,
 ) -> None:
     """Write rows [start, start + count) as records into the chunk at an address, one after the other.
 
-    segment: its number. position: of the first record in its segment. sequence: of the first record, the others follow.
+    segment: its number. position: of the first record in its segment.
     """
     width, record_bytes, per_chunk = layout[0], np.uint64(layout[1]), layout[2]
     words = layout[1] // 8
@@ -90,7 +90,7 @@ def encode_kernel(
     for i in range(count):
         head = uint64_at(record, words)
         head[words - 1] = np.uint64(0)
-        head[1] = sequence + np.uint64(i)
+        head[1] = sequences[start + i]
         head[2] = keys[start + i]
         row = floats_at(record + np.uint64(24), width)
         for j in range(width):

@@ -43,7 +43,7 @@ def some_gradients(keys: list[KeySet], *, seed: int) -> list[np.ndarray]:
 class RowClientContract:
     """Subclasses provide the fixture `make_client`."""
 
-    @pytest.fixture(params=[1, 3])
+    @pytest.fixture(params=[3, pytest.param(1, marks=pytest.mark.slow)])
     def servers(self, request: pytest.FixtureRequest) -> int:
         return int(request.param)
 

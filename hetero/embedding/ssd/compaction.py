@@ -150,7 +150,7 @@ class Compaction:
         self._index.move(keys, old[live], new)
 
     def _keep_tombstones(self, segment: Segment, chunk: ScannedChunk) -> None:
-        """An older segment may hold a row that was deleted."""
+        """An older segment may hold the deleted row. They keep their numbers: it may have come again since."""
         if segment.number == self._files.oldest():
             return
         positions = np.flatnonzero(chunk.kinds == TOMBSTONE)
@@ -158,7 +158,13 @@ class Compaction:
             return
         keys = KeySet(chunk.keys.tables[positions], chunk.keys.keys[positions])
         nothing = np.zeros((len(positions), self._layout.width), np.float32)
-        written = self._writer.append(keys, nothing, np.zeros(len(positions), np.uint8), kind=TOMBSTONE)
+        written = self._writer.append(
+            keys,
+            nothing,
+            np.zeros(len(positions), np.uint8),
+            kind=TOMBSTONE,
+            sequences=chunk.sequences[positions],
+        )
         for slot, count in zip(*np.unique(written >> self._layout.position_bits, return_counts=True), strict=True):
             self._files.at(int(slot)).tombstones += int(count)
 

@@ -17,7 +17,7 @@ import numpy as np
 from hetero.embedding.region import Region
 from hetero.embedding.ssd.files import Segment, SegmentFiles, disk_error, sync_names
 from hetero.kernels.ssd_records import PAGE, ROW, U8, encode_kernel
-from hetero.records import F32, I64, KeySet
+from hetero.records import F32, I64, U64, KeySet
 
 WRITE_BUFFERS = 4
 
@@ -77,9 +77,13 @@ class Writer:
         room = 0 if self._open is None else self._layout.per_segment - self._open.records
         return records > room
 
-    def append(self, keys: KeySet, rows: F32, uses: U8, *, kind: int = ROW) -> I64:
-        """Write records float32 [n, W]; where they lie, int64 [n]. Raises CapacityError when a disk is full."""
+    def append(self, keys: KeySet, rows: F32, uses: U8, *, kind: int = ROW, sequences: U64 | None = None) -> I64:
+        """Write records float32 [n, W]; where they lie, int64 [n]. sequences: of records that keep theirs; default, the
+        next ones. Raises CapacityError when a disk is full.
+        """
         self.reap()
+        if sequences is None:
+            sequences = np.arange(self.next_sequence, self.next_sequence + len(keys), dtype=np.uint64)
         locations = np.empty(len(keys), np.int64)
         start = 0
         while start < len(keys):
@@ -98,13 +102,13 @@ class Writer:
                 np.uint64(buffer.address),
                 np.uint64(segment.number),
                 position,
-                np.uint64(self.next_sequence),
+                sequences,
                 self._shape,
             )
             first = (segment.slot << self._layout.position_bits) + position
             locations[start : start + count] = np.arange(first, first + count)
             start += count
-            self.next_sequence += count
+            self.next_sequence += count  # by records that keep theirs too: `synced` counts what is on disk
             self.counts.records += count
             segment.records += count
             self._dirty[segment.number] = segment

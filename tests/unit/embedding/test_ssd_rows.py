@@ -30,8 +30,8 @@ class StoreMachine(RuleBasedStateMachine):
     """One store and what it must hold.
 
     held: version of the rows that are here, by place in the pool. written: per row everything that went to disk, in
-    order: versions, and None for a tombstone. synced: how many of those are safe. taken: rows that are with who took
-    them, or came back and are not safe again; of these no record need be left, as compaction may delete it.
+    order: versions, and None for a tombstone. synced: how many of those are safe. loose: rows taken since their last
+    safe record, of which compaction may have left an older one, or none.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.written: dict[int, list[int | None]] = {int(at): [] for at in EVERY}
         self.synced: dict[int, int] = {int(at): 0 for at in EVERY}
+        self.loose: set[int] = set()
         self.safe_records: dict[str, int] = {}
-        self.taken: set[int] = set()
         self.version = 0
 
     def teardown(self) -> None:
@@ -75,9 +75,9 @@ class StoreMachine(RuleBasedStateMachine):
         picked = self.some(share, seed)
         read = self.store.take(part_of(POOL, picked))
         self.compare(picked, read.rows, read.uses, read.found)
-        for at in picked.tolist():
-            if self.held.pop(at, None) is not None:
-                self.taken.add(at)
+        for at in picked[read.found].tolist():
+            del self.held[at]
+            self.loose.add(at)
 
     @rule(share=SHARES, seed=SEEDS)
     def delete(self, share: float, seed: int) -> None:
@@ -118,11 +118,13 @@ class StoreMachine(RuleBasedStateMachine):
         for at in EVERY.tolist():
             got = int(rows.rows[at, 2]) if rows.found[at] else None
             first = self.synced[at] - 1
-            lost = first < 0 or at in self.taken
-            allowed = self.written[at][max(first, 0) :] + ([None] if lost else [])
+            allowed = self.written[at][max(first, 0) :] + ([None] if first < 0 else [])
+            if at in self.loose:
+                allowed = [None, *self.written[at]]
             assert got in allowed, (at, got, allowed)
             self.written[at] = [got] if rows.found[at] else []
         self.held = {int(at): int(rows.rows[at, 2]) for at in EVERY[rows.found]}
+        self.loose = set()
         self.note_safe()
 
     @invariant()
@@ -147,8 +149,8 @@ class StoreMachine(RuleBasedStateMachine):
             np.testing.assert_array_equal(got.view(np.uint32), row.view(np.uint32))
 
     def note_safe(self) -> None:
-        self.taken.difference_update(self.held)
         self.synced = {at: len(events) for at, events in self.written.items()}
+        self.loose -= {at for at in self.loose if at in self.held or self.written[at][-1] is None}
         self.safe_records = {segment.path.name: segment.records for segment in self.store.files}
 
     def mutilate(self, path: Path, random: np.random.Generator) -> None:
@@ -279,6 +281,27 @@ def test_a_deleted_row_stays_deleted_after_compaction_and_recovery(tmp_path: Pat
     store, told = reopened(tmp_path)
     assert told.rows == len(kept)
     assert not store.read(gone).found.any()
+    store.close()
+
+
+def test_a_row_that_came_again_outlives_the_compaction_of_its_tombstone(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    old, again = part_of(POOL, EVERY[:204]), part_of(POOL, EVERY[:20])
+    store.append(old, rows_for(204, version=1), uses_of(old))  # a segment that stays
+    store.delete(again)
+    filler = part_of(POOL, EVERY[204:380])
+    store.append(filler, rows_for(176, version=1), uses_of(filler))
+    store.append(again, rows_for(20, version=2), uses_of(again))
+    store.take(filler)
+    for _ in range(6):
+        store.sync()
+        store.compaction._pool.submit(int).result()  # behind its reading
+        store.tick()
+    assert store.use().compacted_segments == 1
+    store.close()
+    store, told = reopened(tmp_path)
+    assert told.rows == 204
+    assert (store.read(again).rows[:, 2] == 2).all()
     store.close()
 
 

@@ -20,7 +20,7 @@ ROWS = rows_for(COUNT, version=1)
 def encoded(segment: int = 4, position: int = 7) -> Region:
     chunk = Region(LAYOUT.chunk_bytes)
     shape, address = LAYOUT.for_kernels(), np.uint64(chunk.address)
-    number, first = np.uint64(segment), np.uint64(50)
+    number, first = np.uint64(segment), np.arange(50, 50 + COUNT, dtype=np.uint64)
     encode_kernel(KEYS.tables, KEYS.keys, ROWS, uses_of(KEYS), 0, COUNT, ROW, address, number, position, first, shape)
     return chunk
 
