@@ -26,9 +26,9 @@ LEAST_CHUNK_STEPS = 4
 MOST_ROWS = {"deepctr": CHUNK_ROWS}
 """Rows for systems so slow that more would take minutes a run."""
 ROW_RATE, DENSE_RATE = 0.02, 0.007
-"""Learning rates of ours; the peers have .01 for both. Row-wise Adagrad has one rate a row where the element-wise one of
-plain torch has one a weight, and learns a little slower at the same rate: AUC after 327,680 rows .8208 at .01 and .01,
-.8229 at these, .8235 with element-wise Adagrad at .01 (plain torch: .8232)."""
+"""Learning rates of ours; the peers have .01 for both. Row-wise Adagrad has one rate a row where the element-wise one
+of plain torch has one a weight, and learns a little slower at the same rate: AUC after 327,680 rows .8208 at .01 and
+.01, .8229 at these, .8235 with element-wise Adagrad at .01 (plain torch: .8232)."""
 _DEADLINE_S = 900
 _SPARSE, _DENSE = 26, 13
 _DATA_ROWS = 2_000_000
