@@ -70,7 +70,8 @@ def test_two_towers_train_and_their_model_scores_alike(
     np.testing.assert_allclose(np.sort(again.predictions), np.sort(scores.predictions), rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", [Mode.BOUNDED, pytest.param(Mode.ASYNC, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [Mode.BOUNDED, Mode.ASYNC])
 def test_a_slowed_tower_reaches_the_bound_or_passes_it(job: JobSpec, mode: Mode) -> None:
     tower = TowerSpec(name="tests.cluster.test_modes_on_ray:SlowSecondTower", args={"width": 300})
     staleness = 3 if mode is Mode.BOUNDED else 0

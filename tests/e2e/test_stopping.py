@@ -83,6 +83,7 @@ def check_it_goes_on(folder: Path, message: str) -> None:
     assert resumed.json["auc"] == whole.json["auc"]
 
 
+@pytest.mark.slow
 def test_control_c_takes_a_snapshot_and_ends(folder: Path) -> None:
     process = begin(folder, "--in-process")
     os.killpg(process.pid, signal.SIGINT)
