@@ -189,6 +189,7 @@ class _Recovery:
         positions = np.concatenate([np.empty(0, np.int64), *bad])
         positions = positions[positions < segment.records]
         segment.holes = len(positions)
+        segment.synced = segment.records
         known = self._parts[segment.path.name].holes if self._cut is not None else 0
         if len(positions) != known:
             self._damaged += len(positions) - known

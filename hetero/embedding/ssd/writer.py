@@ -32,6 +32,15 @@ class _Write:
     buffer: Region | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sync:
+    """A sync under way: records below `target` will be on disk, so many of each segment."""
+
+    target: int
+    dones: list[Future[None]]
+    records: list[tuple[Segment, int]]
+
+
 @dataclass(slots=True)
 class WriteCounts:
     """records: appended. written_bytes: to files. syncs: `fdatasync` of all that was dirty."""
@@ -57,7 +66,7 @@ class Writer:
         self._open: Segment | None = None
         self._buffer: Region | None = None
         self._writes: deque[_Write] = deque()
-        self._syncing: tuple[int, list[Future[None]]] | None = None
+        self._syncing: _Sync | None = None
         self._dirty: dict[int, Segment] = {}
         self.next_sequence = 1
         self.synced = 1
@@ -121,7 +130,7 @@ class Writer:
         for write in [write for write in self._writes if write.done.done()]:
             self._writes.remove(write)
             self._finish(write)
-        if self._syncing is not None and all(done.done() for done in self._syncing[1]):
+        if self._syncing is not None and all(done.done() for done in self._syncing.dones):
             self._finish_sync()
 
     def begin_sync(self) -> None:
@@ -135,8 +144,9 @@ class Writer:
         for segment in self._dirty.values():
             by_folder.setdefault(self._files.folder_of(segment), []).append(segment)
         dones = [self._pools[folder].submit(_sync, segments) for folder, segments in by_folder.items()]
+        records = [(segment, segment.records) for segment in self._dirty.values()]
         self._dirty = {}
-        self._syncing = (self.next_sequence, dones)
+        self._syncing = _Sync(self.next_sequence, dones, records)
 
     def sync(self) -> None:
         """Return when all that was appended is on disk. Raises CapacityError when a disk is full."""
@@ -207,11 +217,13 @@ class Writer:
 
     def _finish_sync(self) -> None:
         assert self._syncing is not None
-        target, dones = self._syncing
+        sync = self._syncing
         self._syncing = None
-        for done in dones:
+        for done in sync.dones:
             done.result()
-        self.synced = target
+        for segment, records in sync.records:
+            segment.synced = records
+        self.synced = sync.target
         self.counts.syncs += 1
 
     def _drain(self) -> None:
