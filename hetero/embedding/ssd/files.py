@@ -36,8 +36,8 @@ class State(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Segment:
-    """One file. records: positions written, tombstones among them. synced: those known to be on disk. holes: those that a
-    crash left without a whole record. references: of snapshots and scans.
+    """One file. records: positions written, tombstones among them. synced: those known to be on disk. holes: those that
+    a crash left without a whole record. references: of snapshots and scans.
 
     retired_at: the sequence number that must be on disk before the file may go.
     """
