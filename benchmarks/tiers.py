@@ -192,6 +192,7 @@ def _store(layout: Layout, folder: Path, io: DiskIo) -> SsdRows:
 def _append(store: SsdRows, keys: KeySet, values: np.ndarray) -> float:
     uses = np.zeros(BATCH_ROWS, np.uint8)
     started = time.perf_counter()
+    store.reserve(len(keys))
     for start in range(0, len(keys), BATCH_ROWS):
         part = KeySet(keys.tables[start : start + BATCH_ROWS], keys.keys[start : start + BATCH_ROWS])
         store.append(part, values[: len(part)], uses[: len(part)])

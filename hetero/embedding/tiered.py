@@ -164,7 +164,8 @@ class TieredStore:
         self.write_rows(keys, rows)
 
     def reserve(self, rows: int) -> None:
-        """Nothing to do: memory is what the budget says."""
+        """Let about this many more rows come without growing the index of those on SSD."""
+        self._ssd.reserve(max(0, rows - self.capacity()))
 
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""

@@ -71,8 +71,16 @@ class SsdIndex:
         """Let `enter` succeed for these rows."""
         needed = np.zeros(SHARDS, np.int64)
         needed_kernel(keys.tables, keys.keys, self._seeds, self._shift, needed)
+        self._fit(needed)
+
+    def reserve(self, rows: int) -> None:
+        """Make room for about this many more rows at once, so that they come without growing. Raises CapacityError."""
+        self._fit(np.full(SHARDS, rows // SHARDS, np.int64))
+
+    def _fit(self, needed: I64) -> None:
+        """Let every shard take so many rows more, int64 [shards]."""
         wanted = self.description[:, ROWS_IN].astype(np.int64) + needed
-        if len(keys) and int(wanted.max()) > MOST_ENTRIES * _FULLEST:
+        if int(wanted.max()) > MOST_ENTRIES * _FULLEST:
             raise CapacityError(
                 f"a shard of the index would hold {int(wanted.max())} rows on SSD, at most "
                 f"{int(MOST_ENTRIES * _FULLEST)} are possible; raise roles.servers"

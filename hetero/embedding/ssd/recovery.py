@@ -185,7 +185,7 @@ class _Recovery:
             segment.tombstones += int((chunk.kinds == TOMBSTONE).sum())
             if len(whole):
                 self._newest_sequence = max(self._newest_sequence, int(chunk.sequences[whole].max()))
-            bad.append(chunk.first + np.setdiff1d(np.arange(len(chunk.kinds)), whole))
+            bad.append(chunk.first + np.flatnonzero((chunk.kinds != ROW) & (chunk.kinds != TOMBSTONE)))
         positions = np.concatenate([np.empty(0, np.int64), *bad])
         positions = positions[positions < segment.records]
         segment.holes = len(positions)

@@ -123,6 +123,10 @@ class SsdRows:
             self._row_bytes_written += len(part) * self.layout.record_bytes
         self.tick()
 
+    def reserve(self, rows: int) -> None:
+        """Let about this many rows come without growing the index. Raises CapacityError."""
+        self.index.reserve(rows)
+
     def append_copies(self, keys: KeySet, rows: F32) -> I64:
         """Write rows float32 [n, W] to the files without taking them: for a cut. Where they lie, int64 [n].
 
