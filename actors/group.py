@@ -18,6 +18,7 @@ from actors.clients import Peer
 from actors.context import THREADS_WAIT, RunContext, role_resources
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
+from actors.placement import end_actors
 from actors.reader import ReaderActor
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
@@ -79,14 +80,8 @@ class ActorGroup:
         """End all actors and free what they held. Never raises: it runs after failures too."""
         if self.context.job.storage is not None:
             self._close_servers()
-        for handle in self.members.values():
-            with contextlib.suppress(Exception):
-                ray.kill(handle, no_restart=True)
-        self.members.clear()
-        if self._placement is not None:
-            with contextlib.suppress(Exception):
-                remove_placement_group(self._placement)
-            self._placement = None
+        end_actors(self.members, self._placement)
+        self._placement = None
 
     def _close_servers(self) -> None:
         """Let servers delete their files on SSD; those of one that does not answer go when the next run starts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from actors.context import THREADS_WAIT
 from actors.failures import Failure, failure_of, root_of
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
+from actors.placement import end_actors
 from actors.rank import DeepContext, RankActor, RankNews
 from hetero.errors import CapacityError, DeadlineError, PeerLostError, UserError
 from hetero.loops.deep import DeepLog
@@ -92,14 +92,8 @@ class RankGroup:
 
     def close(self) -> None:
         """End all ranks and free what they held. Never raises: it runs after failures too."""
-        for handle in self.members.values():
-            with contextlib.suppress(Exception):
-                ray.kill(handle, no_restart=True)
-        self.members.clear()
-        if self._placement is not None:
-            with contextlib.suppress(Exception):
-                remove_placement_group(self._placement)
-            self._placement = None
+        end_actors(self.members, self._placement)
+        self._placement = None
 
     def _begin(self, member: Member, method: str, *args: object, deadline_s: float) -> Answer[Any]:
         ref = getattr(self.members[member], method).remote(*args)

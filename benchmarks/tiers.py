@@ -40,7 +40,8 @@ from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.recovery import recover
 from hetero.embedding.ssd.rows import DEFAULT_THREADS, SsdRows
 from hetero.embedding.store import Create
-from hetero.embedding.tiered import TieredStore, budget_for, tier_counts
+from hetero.embedding.tier_budget import budget_for
+from hetero.embedding.tiered import TieredStore, tier_counts
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.lane_server import LaneServer
 from hetero.exchange.leases import LeasedRows

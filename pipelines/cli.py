@@ -16,7 +16,8 @@ from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
 from pipelines.data_commands import data_app
 from pipelines.deep_commands import resume_deep, sample, train_deep
-from pipelines.model_commands import AsJson, add_model_commands
+from pipelines.model_commands import add_model_commands
+from pipelines.options import Address, AsJson, InProcess, Overrides, Readers, Servers, Towers, refuse_two_places
 from pipelines.output import (
     FAILED,
     INTERRUPTED,
@@ -56,23 +57,15 @@ def _root(
 @app.command()
 def train(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML), such as examples/movielens.yaml.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
-    ] = None,
+    overrides: Overrides = None,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Folder of the run. Default: the job's run.folder.")
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
-    ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="All roles in this process, without Ray; for debugging.")
-    ] = False,
-    readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
-    servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
-    towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    address: Address = None,
+    in_process: InProcess = False,
+    readers: Readers = None,
+    servers: Servers = None,
+    towers: Towers = None,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="Take the roles of this plan (hetero plan).")
     ] = None,
@@ -105,7 +98,7 @@ def train(
     from pipelines.report import report
 
     output = Output(as_json=as_json)
-    _refuse_two_places(in_process=in_process, address=address)
+    refuse_two_places(in_process=in_process, address=address)
     if is_deep(job):
         if readers or servers or towers or plan:
             raise UserError(
@@ -131,20 +124,12 @@ def train(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/demo.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
-    ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="All roles in this process, without Ray; for debugging.")
-    ] = False,
-    readers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of readers.")] = None,
-    servers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of servers.")] = None,
-    towers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of towers.")] = None,
+    overrides: Overrides = None,
+    address: Address = None,
+    in_process: InProcess = False,
+    readers: Readers = None,
+    servers: Servers = None,
+    towers: Towers = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or failed, from its newest whole snapshot to the end of its job.
@@ -164,7 +149,7 @@ def resume(
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
-    _refuse_two_places(in_process=in_process, address=address)
+    refuse_two_places(in_process=in_process, address=address)
     if is_deep_run(run):
         resume_deep(run, overrides or (), in_process, address, output)
         return
@@ -188,10 +173,7 @@ def plan(
     cluster: Annotated[
         Path, typer.Option("--cluster", metavar="FILE", help="Cluster file (YAML), with facts about the kinds of node.")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
-    ] = None,
+    overrides: Overrides = None,
     throughput: Annotated[
         float | None,
         typer.Option("--throughput", metavar="N", min=1e-6, help="Samples a second: find the cheapest plan."),
@@ -347,8 +329,3 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     command = context.command_path if context is not None else "hetero"
     words = getattr(error, "format_message", error.__str__)()
     return show_error(UserError(f"{words.rstrip('.')} (see {command} --help)"), code=USERS_MISTAKE, as_json=as_json)
-
-
-def _refuse_two_places(*, in_process: bool, address: str | None) -> None:
-    if in_process and address is not None:
-        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")

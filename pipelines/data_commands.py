@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hetero.errors import UserError
-from pipelines.model_commands import AsJson
+from pipelines.options import AsJson
 from pipelines.output import Output
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")

@@ -25,7 +25,7 @@ from pipelines.job_yaml import dump_yaml, read_yaml
 from pipelines.overrides import apply_overrides
 from pipelines.problems import ListedJobError, job_problems, translate
 from pipelines.problems import Path as FieldPath
-from pipelines.schema import Beta, Count, Flag, Fraction, Name, NotNegative, Positive, Section, Text
+from pipelines.values import Beta, Count, Flag, Fraction, Name, NotNegative, Positive, Section, Text
 
 
 def _folder(value: object) -> object:

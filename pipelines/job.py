@@ -26,21 +26,9 @@ from pipelines.job_yaml import dump_yaml, read_yaml
 from pipelines.overrides import apply_overrides
 from pipelines.problems import ListedJobError, job_problems, translate
 from pipelines.resolve import anchor, complete, resolve
-from pipelines.schema import (
-    Data,
-    Features,
-    Name,
-    Roles,
-    Run,
-    Section,
-    Snapshots,
-    Sparse,
-    Storage,
-    Table,
-    Tower,
-    Train,
-    WarmStart,
-)
+from pipelines.run_schema import Roles, Run, Snapshots, Storage, WarmStart
+from pipelines.schema import Data, Features, Sparse, Table, Tower, Train
+from pipelines.values import Name, Section
 
 if TYPE_CHECKING:
     from pipelines.progress import Progress

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hetero.errors import UserError
+from pipelines.options import Address, AsJson, InProcess, refuse_two_places
 from pipelines.output import Output
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
 ModelPath = Annotated[
     Path,
     typer.Argument(metavar="MODEL", help="A run's folder such as runs/demo, or a model or snapshot inside one."),
@@ -34,13 +33,8 @@ def predict(
         list[str] | None,
         typer.Option("--columns", metavar="NAMES", help="Columns of the data to put beside the predictions: user,item"),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
-    ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="All roles in this process, without Ray; for small data.")
-    ] = False,
+    address: Address = None,
+    in_process: InProcess = False,
     as_json: AsJson = False,
 ) -> None:
     """Score data row by row, to Parquet: chosen columns, the label if there is one, the prediction.
@@ -56,8 +50,7 @@ def predict(
     from pipelines.model_report import predicted_report
     from pipelines.predict import predict_run
 
-    if in_process and address is not None:
-        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")
+    refuse_two_places(in_process=in_process, address=address)
     output = Output(as_json=as_json)
     names = [name.strip() for names in columns or () for name in names.split(",") if name.strip()]
     with output.console.status("scoring") as status:

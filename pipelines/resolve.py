@@ -36,7 +36,8 @@ from hetero.records import (
 )
 from pipelines.checks import logical_tables
 from pipelines.problems import Problem, job_problems
-from pipelines.schema import Dense, Role, RowOptimizerSection, Sparse, Storage, Table
+from pipelines.run_schema import Role, Storage
+from pipelines.schema import Dense, RowOptimizerSection, Sparse, Table
 
 if TYPE_CHECKING:
     from pipelines.job import Job

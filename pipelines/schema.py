@@ -6,18 +6,15 @@ a `Job` has nothing left open but what only the data can say (mean and standard 
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator, model_validator
+from pydantic import BeforeValidator, Field, Strict, field_validator, model_validator
 
 from hetero.records import (
     DEFAULT_WINDOW_BYTES,
     DenseTransform,
-    DiskIo,
     Format,
     IdKind,
     Initializer,
@@ -25,59 +22,28 @@ from hetero.records import (
     Pooling,
     Precision,
 )
+from pipelines.values import (
+    Beta,
+    Count,
+    Flag,
+    Fraction,
+    Name,
+    NotNegative,
+    Number,
+    Paths,
+    Positive,
+    Section,
+    Text,
+)
 
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 DEFAULT_WINDOW: Literal["auto"] = "auto"
 DEFAULT_STALENESS = {"bounded": 4, "geo": 100}
-_SIZE = re.compile(r"([0-9]+) ?(KiB|MiB|GiB|TiB)")
-_POWERS = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 GEO_SCALES = ("1", "1/towers")
-
-
-def _one_or_more(value: object) -> object:
-    """A single path stands for a list of one, null for none; path objects are taken as their text."""
-    if value is None:
-        return ()
-    if isinstance(value, (str, os.PathLike)):
-        value = [value]
-    if not isinstance(value, (list, tuple)):
-        return value
-    return [os.fspath(path) if isinstance(path, os.PathLike) else path for path in value]
-
-
-def _count(value: object) -> object:
-    """`servers: 2` stands for `servers: {count: 2}`."""
-    return {"count": value} if not isinstance(value, (Mapping, BaseModel)) else value
 
 
 def _scale(value: object) -> object:
     """A scale of 1 may be written as a number."""
     return "1" if value == 1 and not isinstance(value, bool) else value
-
-
-def _bytes(value: object) -> object:
-    """`8GiB` stands for 8 * 2^30."""
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return value if match is None else int(match[1]) << _POWERS[match[2]]
-
-
-Text = Annotated[str, Strict(), Field(min_length=1)]
-Name = Annotated[str, Strict(), Field(pattern=NAME)]
-Flag = Annotated[bool, Strict()]
-Count = Annotated[int, Strict(), Field(ge=1)]
-Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Strict(), Field(ge=0, le=1)]
-Beta = Annotated[float, Strict(), Field(ge=0, lt=1)]
-Bytes = Annotated[int, Strict(), BeforeValidator(_bytes)]
-Paths = Annotated[tuple[Text, ...], BeforeValidator(_one_or_more)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and strict about names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Data(Section):
@@ -259,7 +225,7 @@ class Tower(Section):
     keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name."""
 
     name: Text
-    args: dict[Text, object] = {}
+    args: dict[Text, object] = Field(default_factory=dict)
     optimizer: TowerOptimizer = TowerOptimizer()
     loss: Literal["bce"] = "bce"
 
@@ -317,74 +283,6 @@ class Train(Section):
         if raw["mode"] == "geo" and filled.get("geo_scale") is None:
             filled["geo_scale"] = GEO_SCALES[1]
         return filled
-
-
-class Role(Section):
-    """How many actors, and how many threads each of them computes with. A bare number is a count."""
-
-    count: Count = 1
-    threads: Count = 1
-
-
-class Roles(Section):
-    """Who takes part, besides the one sequencer."""
-
-    readers: Annotated[Role, BeforeValidator(_count)] = Role()
-    servers: Annotated[Role, BeforeValidator(_count)] = Role()
-    towers: Annotated[Role, BeforeValidator(_count)] = Role()
-
-
-class Storage(Section):
-    """Where servers keep rows. memory_bytes: of one server, over all tables: rows, indexes and buffers; null keeps all
-    rows in memory, whatever they take. Beyond it rows lie in files in `directories` on the server's machine, best on
-    SSDs of their own, of ssd_bytes at most. Sizes may be written as `8GiB`. io: `direct` passes the system's page cache
-    by, `cached` uses it. Bits are the same with any budget."""
-
-    memory_bytes: Annotated[Bytes, Field(ge=1 << 20)] | None = None
-    directories: Paths = ()
-    ssd_bytes: Annotated[Bytes, Field(ge=1 << 20)] | None = None
-    io: DiskIo = DiskIo.DIRECT
-
-    @model_validator(mode="after")
-    def _all_or_none(self) -> Storage:
-        given = [self.memory_bytes is not None, bool(self.directories), self.ssd_bytes is not None]
-        if any(given) and not all(given):
-            raise ValueError("memory_bytes, directories and ssd_bytes go together; give all three or none")
-        return self
-
-
-class Run(Section):
-    """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
-    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
-    may take."""
-
-    folder: str = ""
-    deadline_s: Positive = 20.0
-    stop_deadline_s: Positive = 60.0
-
-
-class Snapshots(Section):
-    """When a run takes snapshots that it can be resumed from: after every `every_steps` steps, and when `every_s`
-    seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is
-    taken when the run is stopped from outside. deltas: after one with all rows, so many hold only those that changed
-    since the one before. folder: a path or URI that all machines reach, in which the run makes a
-    folder of its own; default, the run's folder."""
-
-    every_steps: Count | None = None
-    every_s: Positive | None = 600.0
-    keep: Count = 2
-    deltas: Annotated[int, Strict(), Field(ge=0, le=100)] = 0
-    folder: Text | None = None
-
-
-class WarmStart(Section):
-    """What a new run begins with instead of first values. from: folder of another run, whose model or else whose newest
-    whole snapshot is taken, or of a snapshot. tables: `all`, or names: `<table>/<feature>`, or `<table>` for all of its
-    features'; empty for none. dense: the tower's parameters too."""
-
-    source: Text = Field(alias="from")
-    tables: Literal["all"] | tuple[Text, ...] = "all"
-    dense: Flag = True
 
 
 def import_path(tower: object) -> str:

@@ -8,7 +8,7 @@ from hetero.embedding.shards import SHARDS, Shards
 from hetero.errors import ProtocolError
 from hetero.kernels.index import CAPACITY, count_kernel, insert_kernel
 from hetero.kernels.residency import numbers_kernel, set_words_kernel, take_out_kernel, words_kernel
-from hetero.records import F32, U16, U64, KeySet
+from hetero.records import F32, I64, U16, U64, KeySet
 
 _USES_SHIFT = 12
 LEASE_BYTES = 20  # the most: 12 of a record and a slot, at 0.8 / 1.5 full
@@ -93,3 +93,27 @@ class LeaseTable:
         words = np.empty(len(keys), np.uint16)
         words_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)
         return words
+
+
+class ToldLeases:
+    """Where the values lie that towers have told of rows they keep, for a cut."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[KeySet, I64]] = []
+
+    def add(self, keys: KeySet, locations: I64) -> None:
+        """locations: int64 [n]; of a row that is told again the later one counts."""
+        self._told.append((keys, locations))
+
+    def still(self, leases: LeaseTable) -> I64:
+        """The last ones of rows that are leased still, int64."""
+        if not self._told:
+            return np.empty(0, np.int64)
+        tables = np.concatenate([keys.tables for keys, _ in self._told])
+        values = np.concatenate([keys.keys for keys, _ in self._told])
+        located = np.concatenate([locations for _, locations in self._told])
+        order = np.lexsort((values, tables))  # stable: of one row in the order of telling
+        tables, values, located = tables[order], values[order], located[order]
+        last = np.r_[(tables[1:] != tables[:-1]) | (values[1:] != values[:-1]), True]
+        keys = KeySet(tables[last], values[last])
+        return np.asarray(located[last][leases.holders(keys) != 0])

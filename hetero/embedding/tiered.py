@@ -18,31 +18,23 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.lease_table import LEASE_BYTES, LeaseTable
-from hetero.embedding.resident import ROW_OVERHEAD_BYTES, ResidentRows
-from hetero.embedding.shards import SHARDS, MemoryUse
-from hetero.embedding.ssd.index import MOST_ENTRY_BYTES
-from hetero.embedding.ssd.layout import Layout
+from hetero.embedding.lease_table import LeaseTable, ToldLeases
+from hetero.embedding.resident import ResidentRows
+from hetero.embedding.shards import MemoryUse
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
 from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
+from hetero.embedding.tier_budget import TierBudget
 from hetero.embedding.tier_use import TierCounts, TierUse, added_up
 from hetero.embedding.tiered_cut import TieredCut
 from hetero.errors import CapacityError, LeaseError, ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
-from hetero.kernels.ssd_records import PAGE
-from hetero.optim.definition import KIND, hyper_array, row_width
-from hetero.records import DEFAULT_BUCKETS, F32, I32, I64, U64, GroupSpec, KeySet
+from hetero.optim.definition import KIND, hyper_array
+from hetero.records import DEFAULT_BUCKETS, F32, I32, U64, GroupSpec, KeySet
 
 MAX_EXAMPLES = 8
-_REGIONS_A_SHARD = 3
-_HUGE_ROUNDING = 2 << 20
-_HUGE_FROM = 4 << 20
-_LEAST_ROWS = 64
 # Evicting some more than needed makes appends larger and the hands' rounds rarer.
 _EXTRA_SHARE = 32
-_PART_BYTES = 4 << 20
-_COPIES = 4
 
 
 @dataclass(slots=True)
@@ -83,13 +75,15 @@ class TieredStore:
         self._leases = LeaseTable(seeds=seeds, shift=shift)
         self._ssd = ssd
         self._seeds = seeds
-        self._budget = memory_bytes
+        self._budget = TierBudget(
+            total_bytes=memory_bytes,
+            ssd_bytes=buffer_bytes(ssd.layout),
+            width=self.width,
+            names=", ".join(sorted(self._names.values())),
+        )
         self._folders = folders
         self.most_rows: int | None = None
-        self._noted: list[tuple[KeySet, I64]] = []
-        self._row_bytes = 4 * self.width + ROW_OVERHEAD_BYTES
-        self._part_bytes = min(_PART_BYTES, memory_bytes // 64)
-        self._ssd_buffers = buffer_bytes(ssd.layout)
+        self._told = ToldLeases()
         self._hyper = hyper_array(group.optimizer)
         self._counts = TierCounts()
         self._fresh: I32 = np.empty(0, np.int32)
@@ -217,7 +211,7 @@ class TieredStore:
         keys = self._memory.checked(keys)
         self._check_holds(keys, rows, holder)
         self._ssd.compaction.paused = True
-        self._noted.append((keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows))))
+        self._told.add(keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows)))
 
     def delete_rows(self, keys: KeySet) -> int:
         """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""
@@ -236,11 +230,11 @@ class TieredStore:
         """
         if since is not None:
             raise ProtocolError("rows on SSD do not tell what changed since a snapshot; set snapshots.deltas to 0")
-        noted = self._still_leased()
+        noted = self._told.still(self._leases)
         if len(noted) != len(self._leases):
             raise ProtocolError(
                 f"a snapshot begins while towers hold {len(self._leases)} rows of "
-                f"{', '.join(sorted(self._names.values()))} and have told the values of {len(noted)}"
+                f"{self._budget.names} and have told the values of {len(noted)}"
             )
         self._ssd.compaction.paused = True
         try:
@@ -290,19 +284,7 @@ class TieredStore:
 
     def capacity(self) -> int:
         """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        rows = self._budget - self._ssd_buffers - _COPIES * self._part_bytes
-        rows -= self._leases.memory_bytes + self._ssd.index.memory_bytes
-        rounding = PAGE * _REGIONS_A_SHARD
-        if rows // SHARDS >= _HUGE_FROM:
-            rounding += _HUGE_ROUNDING
-        capacity = int((rows - SHARDS * rounding) // self._row_bytes)
-        if capacity < _LEAST_ROWS:
-            raise CapacityError(
-                f"rows of {', '.join(sorted(self._names.values()))}: the budget of {self._budget} bytes has no room "
-                f"for rows beside indexes ({self._ssd.index.memory_bytes} bytes for {self._ssd.index.row_count} rows "
-                f"on SSD, {self._leases.memory_bytes} for {len(self._leases)} leased ones) and buffers "
-                f"({self._ssd_buffers + _COPIES * self._part_bytes + SHARDS * rounding}); raise storage.memory_bytes"
-            )
+        capacity = self._budget.rows(leases=self._leases, index=self._ssd.index)
         return capacity if self.most_rows is None else min(capacity, self.most_rows)
 
     def use(self) -> TierUse:
@@ -312,7 +294,7 @@ class TieredStore:
             memory_rows=self._memory.count(),
             leased_rows=len(self._leases),
             memory_bytes=self.memory().total_bytes,
-            budget_bytes=self._budget,
+            budget_bytes=self._budget.total_bytes,
         )
 
     def close(self) -> None:
@@ -324,7 +306,7 @@ class TieredStore:
 
     def _by_parts(self, keys: KeySet, work: Callable[[int, KeySet], None]) -> None:
         """`work(start, keys)` over parts that fit memory, in order."""
-        size = max(1, min(self._part_bytes // (4 * self.width), self.capacity() // 4))
+        size = max(1, min(self._budget.part_rows, self.capacity() // 4))
         for start in range(0, len(keys), size):
             work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
 
@@ -361,8 +343,8 @@ class TieredStore:
             self._evict(over + capacity // _EXTRA_SHARE)
         if self._memory.count() + coming > capacity:
             raise CapacityError(
-                f"rows of {', '.join(sorted(self._names.values()))}: one call needs {coming} rows more in memory, the "
-                f"budget of {self._budget} bytes holds {capacity}, of {self._row_bytes:.0f} bytes each; raise "
+                f"rows of {self._budget.names}: one call needs {coming} rows more in memory, the budget of "
+                f"{self._budget.total_bytes} bytes holds {capacity}, of {self._budget.row_bytes:.0f} bytes each; raise "
                 "storage.memory_bytes or roles.servers"
             )
 
@@ -374,7 +356,7 @@ class TieredStore:
             self._evict(over)
 
     def _evict(self, wanted: int) -> None:
-        most = max(1, self._part_bytes // (4 * self.width))
+        most = max(1, self._budget.part_rows)
         while wanted > 0:
             out = self._resident.evict(min(wanted, most))
             if not len(out.keys):
@@ -433,21 +415,8 @@ class TieredStore:
             raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
 
     def _forget_noted(self) -> None:
-        self._noted = []
+        self._told = ToldLeases()
         self._ssd.compaction.paused = False
-
-    def _still_leased(self) -> I64:
-        """Where the last values lie that were told of rows still leased, int64."""
-        if not self._noted:
-            return np.empty(0, np.int64)
-        tables = np.concatenate([keys.tables for keys, _ in self._noted])
-        values = np.concatenate([keys.keys for keys, _ in self._noted])
-        located = np.concatenate([locations for _, locations in self._noted])
-        order = np.lexsort((located, values, tables))
-        tables, values, located = tables[order], values[order], located[order]
-        last = np.r_[(tables[1:] != tables[:-1]) | (values[1:] != values[:-1]), True]
-        keys = KeySet(tables[last], values[last])
-        return np.asarray(located[last][self._leases.holders(keys) != 0])
 
     def _held(self, keys: KeySet, position: int, holder: int) -> LeaseError:
         who = f"tower {holder - 1}" if holder else "nobody"
@@ -462,18 +431,3 @@ def tier_counts(stores: Sequence[object]) -> dict[str, int]:
 
 def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:
     return KeySet(keys.tables[positions], keys.keys[positions])
-
-
-def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, ssd_bytes: int) -> int:
-    """A budget of memory that holds so many rows while so many others lie on SSD and with towers, in bytes."""
-    width = row_width(group.optimizer, group.dim)
-    indexes = MOST_ENTRY_BYTES * ssd_rows + LEASE_BYTES * leased_rows + SHARDS * (PAGE + 256)  # those of empty shards
-    held = int(rows * (4 * width + ROW_OVERHEAD_BYTES)) + indexes
-    rounding = PAGE * _REGIONS_A_SHARD + (_HUGE_ROUNDING if held // SHARDS >= _HUGE_FROM else 0)
-    budget = 0
-    while True:
-        layout = Layout.fitting(width=width, identity=0, memory_bytes=budget, ssd_bytes=ssd_bytes)
-        needed = held + buffer_bytes(layout) + _COPIES * min(_PART_BYTES, budget // 64) + SHARDS * rounding
-        if needed <= budget:
-            return budget
-        budget = needed

@@ -17,7 +17,7 @@ from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.data.hashing import hash_strings
 from hetero.embedding.open_rows import open_rows
 from hetero.embedding.store import Create
-from hetero.embedding.tiered import budget_for
+from hetero.embedding.tier_budget import budget_for
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.geo_copies import CopiedGroup
 from hetero.exchange.leases import GivenWindows, LeasedRows

@@ -14,27 +14,14 @@ from hetero.parallel.deep_tower import DeepTower
 from hetero.parallel.group import Rendezvous
 from hetero.parallel.mesh import Mesh
 from hetero.records.mesh import DeepOptimizerSpec, DeepPrecision, LrSchedule, MeshSpec
-from hetero.records.transformer import MlpKind, NormKind, Objective, Positions, TransformerSpec
+from hetero.records.transformer import Objective, TransformerSpec
 from hetero.towers.transformer import IGNORED, Transformer, token_loss
 from hetero.towers.transformer_initial import set_initial
 from tests.support.ranks import on_ranks
+from tests.support.transformers import bert_like
 
 SMALL = TransformerSpec(layers=4, width=32, heads=4, kv_heads=4, hidden=48, vocabulary=48, context=16)
-BERT = TransformerSpec(
-    layers=4,
-    width=32,
-    heads=4,
-    kv_heads=2,
-    hidden=48,
-    vocabulary=48,
-    context=16,
-    objective=Objective.MASKED,
-    positions=Positions.LEARNED,
-    norm=NormKind.LAYER,
-    mlp=MlpKind.PLAIN,
-    tied=True,
-    bias=True,
-)
+BERT = bert_like(layers=4, width=32, kv_heads=2, hidden=48, vocabulary=48, context=16)
 OPTIMIZER = DeepOptimizerSpec(lr=3e-3, steps=6, warmup=2, schedule=LrSchedule.COSINE, clip=0.5)
 BATCH = 16
 STEPS = 4

@@ -14,7 +14,8 @@ import pytest
 
 from hetero.embedding.open_rows import budget_parts, open_rows
 from hetero.embedding.store import RowStore
-from hetero.embedding.tiered import TieredStore, budget_for
+from hetero.embedding.tier_budget import budget_for
+from hetero.embedding.tiered import TieredStore
 from hetero.errors import CapacityError, UserError
 from hetero.records import StorageSpec
 from tests.support.jobs import data_spec, small_job

@@ -16,23 +16,10 @@ from hetero.records.transformer import MlpKind, NormKind, Objective, Positions, 
 from hetero.towers.attention import RotaryTable
 from hetero.towers.transformer import IGNORED, Part, Transformer, check_transformer, parts_of, token_loss
 from hetero.towers.transformer_initial import initial_value, set_initial
+from tests.support.transformers import bert_like
 
 LLAMA = TransformerSpec(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=11, context=9)
-BERT = TransformerSpec(
-    layers=2,
-    width=16,
-    heads=4,
-    kv_heads=4,
-    hidden=24,
-    vocabulary=11,
-    context=9,
-    objective=Objective.MASKED,
-    positions=Positions.LEARNED,
-    norm=NormKind.LAYER,
-    mlp=MlpKind.PLAIN,
-    tied=True,
-    bias=True,
-)
+BERT = bert_like(layers=2, width=16, kv_heads=4, hidden=24, vocabulary=11, context=9)
 
 
 @pytest.fixture(autouse=True)

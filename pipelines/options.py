@@ -1,0 +1,31 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hetero.errors import UserError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Change a value of the job; may be given many times."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
+]
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="All roles in this process, without Ray; for small data and debugging.")
+]
+Readers = Annotated[int | None, typer.Option("--readers", min=1, metavar="N", help="Number of readers.")]
+Servers = Annotated[int | None, typer.Option("--servers", min=1, metavar="N", help="Number of servers.")]
+Towers = Annotated[int | None, typer.Option("--towers", min=1, metavar="N", help="Number of towers.")]
+
+
+def refuse_two_places(*, in_process: bool, address: str | None) -> None:
+    """Raises UserError when a run is to be both in this process and on a cluster."""
+    if in_process and address is not None:
+        raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")

@@ -1,0 +1,84 @@
+"""Sections of a job file about the run itself: who takes part, where rows and snapshots lie, what it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, Strict, model_validator
+
+from hetero.records import DiskIo
+from pipelines.values import Bytes, Count, Flag, Paths, Positive, Section, Text
+
+
+def _count(value: object) -> object:
+    """`servers: 2` stands for `servers: {count: 2}`."""
+    return {"count": value} if not isinstance(value, (Mapping, BaseModel)) else value
+
+
+class Role(Section):
+    """How many actors, and how many threads each of them computes with. A bare number is a count."""
+
+    count: Count = 1
+    threads: Count = 1
+
+
+class Roles(Section):
+    """Who takes part, besides the one sequencer."""
+
+    readers: Annotated[Role, BeforeValidator(_count)] = Role()
+    servers: Annotated[Role, BeforeValidator(_count)] = Role()
+    towers: Annotated[Role, BeforeValidator(_count)] = Role()
+
+
+class Storage(Section):
+    """Where servers keep rows. memory_bytes: of one server, over all tables: rows, indexes and buffers; null keeps all
+    rows in memory, whatever they take. Beyond it rows lie in files in `directories` on the server's machine, best on
+    SSDs of their own, of ssd_bytes at most. Sizes may be written as `8GiB`. io: `direct` passes the system's page cache
+    by, `cached` uses it. Bits are the same with any budget."""
+
+    memory_bytes: Annotated[Bytes, Field(ge=1 << 20)] | None = None
+    directories: Paths = ()
+    ssd_bytes: Annotated[Bytes, Field(ge=1 << 20)] | None = None
+    io: DiskIo = DiskIo.DIRECT
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Storage:
+        given = [self.memory_bytes is not None, bool(self.directories), self.ssd_bytes is not None]
+        if any(given) and not all(given):
+            raise ValueError("memory_bytes, directories and ssd_bytes go together; give all three or none")
+        return self
+
+
+class Run(Section):
+    """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
+    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
+    may take."""
+
+    folder: str = ""
+    deadline_s: Positive = 20.0
+    stop_deadline_s: Positive = 60.0
+
+
+class Snapshots(Section):
+    """When a run takes snapshots that it can be resumed from: after every `every_steps` steps, and when `every_s`
+    seconds have passed since the last; null for neither. keep: how many stay on disk, the newest ones. One more is
+    taken when the run is stopped from outside. deltas: after one with all rows, so many hold only those that changed
+    since the one before. folder: a path or URI that all machines reach, in which the run makes a
+    folder of its own; default, the run's folder."""
+
+    every_steps: Count | None = None
+    every_s: Positive | None = 600.0
+    keep: Count = 2
+    deltas: Annotated[int, Strict(), Field(ge=0, le=100)] = 0
+    folder: Text | None = None
+
+
+class WarmStart(Section):
+    """What a new run begins with instead of first values. from: folder of another run, whose model or else whose newest
+    whole snapshot is taken, or of a snapshot. tables: `all`, or names: `<table>/<feature>`, or `<table>` for all of its
+    features'; empty for none. dense: the tower's parameters too."""
+
+    source: Text = Field(alias="from")
+    tables: Literal["all"] | tuple[Text, ...] = "all"
+    dense: Flag = True
