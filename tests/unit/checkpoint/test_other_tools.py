@@ -55,7 +55,8 @@ def test_pyarrow(snapshot: Snapshot) -> None:
 
 
 def test_duckdb(snapshot: Snapshot) -> None:
-    duckdb = pytest.importorskip("duckdb")
+    import duckdb
+
     found = duckdb.sql(f'select "table", key, row from read_parquet({files_of(snapshot)})').fetchnumpy()
     rows = np.frombuffer(b"".join(bytes(row) for row in found["row"]), "<f4").reshape(-1, WIDTH)
     assert_those_trained(found["table"], found["key"], rows)
@@ -66,7 +67,8 @@ def test_duckdb(snapshot: Snapshot) -> None:
 
 
 def test_polars(snapshot: Snapshot) -> None:
-    polars = pytest.importorskip("polars")
+    import polars
+
     frame = polars.read_parquet(files_of(snapshot))
     rows = np.frombuffer(b"".join(frame["row"].to_list()), "<f4").reshape(-1, WIDTH)
     assert_those_trained(frame["table"].to_numpy(), frame["key"].to_numpy(), rows)
