@@ -80,6 +80,7 @@ class _Joined:
 
     tower: Tower
     peers: Peers
+    readers: list[RemoteReader]
     client: ShardedRowClient
     group: TowerGroup
 
@@ -139,7 +140,8 @@ class TowerActor:
             clock=self._clock,
         )
         tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
-        self._state = _Joined(tower=tower, peers=peers, client=client, group=group)
+        readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
+        self._state = _Joined(tower=tower, peers=peers, readers=readers, client=client, group=group)
 
     def train(self, digest: str | None) -> StepLog:
         """Train until the sequencer has no more batches, or until a cut that stops the run.
@@ -219,6 +221,11 @@ class TowerActor:
         warm_tower(self._joined().tower, Snapshot.open(path))
 
     @ray.method(concurrency_group="control")
+    def reader_replaced(self, reader: int, peer: Peer) -> None:
+        """Another reader is there: ask it for what the lost one has not answered."""
+        self._joined().readers[reader].replaced(peer)
+
+    @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
         return self._latest
 
@@ -289,7 +296,7 @@ class TowerActor:
             self._job,
             tower=self._index,
             sequencer=sequencer,
-            readers=[RemoteReader(peer) for peer in state.peers.readers],
+            readers=state.readers,
             clock=self._clock,
         )
 
