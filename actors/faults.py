@@ -45,7 +45,7 @@ class DrillCluster:
     """Ray with several nodes on this machine, to which this process is connected. cpus: of each node but the head,
     which has none, as this process would not outlive it. token: stands in the environment of all its processes."""
 
-    def __init__(self, *, nodes: int, cpus: float, token: str) -> None:
+    def __init__(self, *, nodes: int, cpus: int, token: str) -> None:
         self._cpus = cpus
         self._token = token
         os.environ.update({_TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"})
@@ -95,7 +95,7 @@ class DrillCluster:
 
 
 @contextmanager
-def drill_cluster(*, nodes: int, cpus: float, token: str) -> Iterator[DrillCluster]:
+def drill_cluster(*, nodes: int, cpus: int, token: str) -> Iterator[DrillCluster]:
     """A cluster for the duration."""
     cluster = DrillCluster(nodes=nodes, cpus=cpus, token=token)
     try:

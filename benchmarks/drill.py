@@ -24,12 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from actors.context import cpus_needed
 from actors.faults import DrillCluster, Fault, drill_cluster
 from actors.naming import Role
 from benchmarks.report import Report, arguments, finish
-from pipelines.drill import Drilled, Hit, Undisturbed, disturbed, hardened, undisturbed
-from pipelines.job import Job, resolve
+from pipelines.drill import Drilled, Hit, Undisturbed, disturbed, hardened, node_cpus, undisturbed
+from pipelines.job import Job
 from pipelines.progress import Silent
 
 ROWS = 24_000
@@ -76,8 +75,8 @@ def main() -> int:
         write_rows(folder / "test.parquet", rows=TEST_ROWS, seed=2)
         chosen = kinds(folder)
         plans = [(kind, kind.runs) for kind in chosen] if not options.quick else [(kind, (4,)) for kind in chosen[:2]]
-        most = max(cpus_needed(resolve(job_of(kind, folder))) for kind, _ in plans)
-        with drill_cluster(nodes=3, cpus=round(0.6 * most, 1), token=f"drill-{time.time_ns()}") as cluster:
+        cpus = node_cpus([job_of(kind, folder) for kind, _ in plans])
+        with drill_cluster(nodes=3, cpus=cpus, token=f"drill-{time.time_ns()}") as cluster:
             for kind, drilled in run_all(plans, folder=folder, cluster=cluster):
                 results.append((kind, drilled))
                 add_row(report, kind, drilled)

@@ -189,10 +189,14 @@ def with_snapshots(job: Job, *, every_steps: int) -> Job:
     return Job(**record)
 
 
-def cluster_for(job: Job, *, token: str = "") -> AbstractContextManager[DrillCluster]:
+def node_cpus(jobs: Sequence[Job]) -> int:
+    """CPUs of a node, of which two hold any of the jobs; Ray takes whole ones."""
+    return max(math.ceil(_SHARE * cpus_needed(resolve(job))) for job in jobs)
+
+
+def cluster_for(job: Job) -> AbstractContextManager[DrillCluster]:
     """A cluster of this machine with nodes of which two hold the job and one does not."""
-    cpus = cpus_needed(resolve(job))
-    return drill_cluster(nodes=_NODES, cpus=math.ceil(_SHARE * cpus * 2) / 2, token=token or f"drill-{time.time_ns()}")
+    return drill_cluster(nodes=_NODES, cpus=node_cpus([job]), token=f"drill-{time.time_ns()}")
 
 
 def undisturbed(job: Job, *, folder: Path, progress: Progress) -> Undisturbed:
@@ -285,13 +289,25 @@ def _count(job: Job, role: Role) -> int:
 def _limited(seconds: float) -> Iterator[None]:
     """Raises DeadlineError in the main thread, which this must be called in, when the block lasts longer."""
 
+    passed = False
+
     def too_long(number: int, frame: FrameType | None) -> None:
-        raise DeadlineError(f"the run did not end within {seconds:g} s: it hangs")
+        nonlocal passed
+        passed = True
+        raise _too_long(seconds)
 
     before = signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except SystemError:  # what Ray's compiled code makes of an exception from a signal
+        if passed:
+            raise _too_long(seconds) from None
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _too_long(seconds: float) -> DeadlineError:
+    return DeadlineError(f"the run did not end within {seconds:g} s: it hangs")

@@ -179,8 +179,8 @@ def _nodes(room: Room | None) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     """One loss and what it cost. step: reached when it was noticed. back_to: the step the run went back to; that
-    reached for a reader replaced. lost_s: seconds from then until the run stood there again or was hit anew; None where
-    it was given up.
+    reached for a reader replaced. lost_s: seconds from the last sign of progress before that until the run stood there
+    again or was hit anew; None where it was given up.
     """
 
     cause: str
@@ -219,6 +219,8 @@ class RecoveryLog:
         self._now = now
         self._open: tuple[Recovery, float] | None = None
         self._noticed_t: float | None = None
+        self._last_step = -1
+        self._progress_t: float | None = None
 
     @property
     def count(self) -> int:
@@ -226,9 +228,9 @@ class RecoveryLog:
         return len(self.done) + (self._open is not None)
 
     def notice(self) -> None:
-        """A loss was noticed: time is lost from now on, if it is not already."""
+        """A loss was noticed: time has been lost since the last sign of progress."""
         if self._noticed_t is None:
-            self._noticed_t = self._now()
+            self._noticed_t = self._now() if self._progress_t is None else self._progress_t
 
     def begin(self, recovery: Recovery) -> None:
         """The run recovers. One that was under way ends here, without having come to where it was."""
@@ -240,6 +242,8 @@ class RecoveryLog:
     def reached(self, step: int, *, training: bool = True) -> None:
         """The run stands after `step` steps, or is past training."""
         self.started = True
+        if step != self._last_step or not training:
+            self._last_step, self._progress_t = step, self._now()
         if self._open is not None and (step >= self._open[0].step or not training):
             self._end(self._now() - self._open[1])
 

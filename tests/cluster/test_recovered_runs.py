@@ -24,7 +24,7 @@ from pipelines.resume import resume_run
 from tests.support.cli import write_job
 from tests.support.jobs import write_data
 
-STEPS = 240
+STEPS = 120
 
 
 class Hits(Silent):
@@ -58,7 +58,7 @@ class Hits(Silent):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_data(tmp_path / "train.parquet", rows=4000, seed=1)
-    write_data(tmp_path / "test.parquet", rows=12_000, seed=2)
+    write_data(tmp_path / "test.parquet", rows=500, seed=2)
     return tmp_path
 
 
@@ -164,6 +164,7 @@ def test_every_row_is_trained_once_in_other_modes(folder: Path, mode: str, role:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("role", ["reader/0", "server/0", "tower/0"])
 def test_a_role_that_is_lost_while_the_test_data_are_scored(folder: Path, role: str) -> None:
+    write_data(folder / "test.parquet", rows=30_000, seed=2)
     hits = Hits(folder / "run", role, scoring=True)
     run = job_in(folder).fit(run_folder=folder / "run", progress=hits)
     (recovery,) = run.recoveries

@@ -122,12 +122,14 @@ class Clock:
         return self.now
 
 
-def test_time_is_lost_from_when_the_loss_is_noticed_until_the_run_is_there_again() -> None:
+def test_time_is_lost_from_the_last_progress_until_the_run_is_there_again() -> None:
     clock, told = Clock(), list[Recovery]()
     log = RecoveryLog(limit=3, told=told.append, now=clock)
     log.reached(50)
+    clock.now += 3
+    log.reached(50)
+    clock.now += 1
     log.notice()
-    clock.now += 4
     log.begin(recovery(50, 40))
     assert log.count == 1
     clock.now += 3
