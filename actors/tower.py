@@ -124,7 +124,7 @@ class TowerActor:
                 rendezvous,
                 rank=self._index,
                 size=self._job.towers.count,
-                deadline_s=self._job.deadline_s,
+                deadline_s=self._job.deadline_s + self._context.reader_patience_s,  # another may wait for its reader
                 device=torch.device("cpu"),
             )
         servers = [RemoteServer(peer) for peer in peers.servers]

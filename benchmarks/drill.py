@@ -31,12 +31,12 @@ from pipelines.drill import Drilled, Hit, Undisturbed, disturbed, hardened, node
 from pipelines.job import Job
 from pipelines.progress import Silent
 
-ROWS = 24_000
-TEST_ROWS = 40_000
+ROWS = 12_000
+TEST_ROWS = 10_000
 BATCH = 32
 EPOCHS = 2
 STEPS = EPOCHS * -(-ROWS // BATCH)
-EVERY_STEPS = 100
+EVERY_STEPS = 50
 RUN_LIMIT_S = 420.0
 MOST_LOST_S = 60.0
 SEED = 20260117
