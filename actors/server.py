@@ -33,6 +33,7 @@ from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.routing import initial_owners
 from hetero.loops.run import RoleReport
+from hetero.loops.warm_rows import warm_server_kernels
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import I32
 
@@ -42,6 +43,7 @@ class ServerActor:
 
     def __init__(self, context: RunContext, index: int) -> None:
         context.enter()
+        warm_server_kernels(context.job)
         self._job = context.job
         self._index = index
         self._server = RowServer(context.job)
