@@ -79,8 +79,11 @@ class ActorGroup:
     def await_all(self, answers: Sequence[Answer[Any]]) -> list[Any]:
         """Wait for all. Where that may take longer than the run's deadline, an actor that dies or is silent meanwhile
         is noticed as early as ever: raises what `check_alive` raises."""
+        longest_s = max((answer.deadline_s for answer in answers), default=0.0)
+        if longest_s <= self.context.job.deadline_s:
+            return [answer.result() for answer in answers]
         under_way = [answer.ref for answer in answers]
-        deadline_t = time.monotonic() + max((answer.deadline_s for answer in answers), default=0.0)
+        deadline_t = time.monotonic() + longest_s
         while under_way and time.monotonic() < deadline_t:
             _, under_way = ray.wait(under_way, num_returns=len(under_way), timeout=_LOOK_EVERY_S)
             self.check_alive()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hetero.errors import UserError
 from pipelines.options import AsJson, Overrides
 from pipelines.output import FAILED, Output, traceback_kept_in
 
@@ -65,11 +66,14 @@ def drill(
     """
     from actors.faults import Fault
     from actors.naming import Role
+    from pipelines.deep_schema import is_deep
     from pipelines.drill import drill as drill_job
     from pipelines.job import load_job
     from pipelines.progress import progress_for
 
     output = Output(as_json=as_json)
+    if is_deep(job):
+        raise UserError(f"{job}: is a deep job; only wide jobs are drilled so far")
     loaded = load_job(job, overrides=overrides or ())
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         drilled = drill_job(
