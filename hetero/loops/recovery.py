@@ -173,7 +173,7 @@ def _why_back(loss: Loss) -> str:
 def _nodes(room: Room | None) -> str:
     if room is None:
         return "unknown"
-    return ", ".join(f"{cpus:g} CPUs" for cpus in room.nodes) or "none"
+    return ", ".join(f"{cpus:g} CPUs" for cpus in room.nodes if cpus) or "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ def drilled_job(folder: Path, **optimizer: object) -> Path:
     return write_job(folder / "job.yaml", tables=tables, train={"batch_size": 50, "epochs": 2})
 
 
+@pytest.mark.slow
 def test_a_models_rows_are_counted_where_there_is_adam(tmp_path: Path) -> None:
     job = load_job(drilled_job(tmp_path, **ADAM))
     job.fit(run_folder=tmp_path / "run", in_process=True, progress=Silent())
