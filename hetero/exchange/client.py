@@ -220,9 +220,7 @@ class ShardedRowClient:
 
         def pulled(server: ServerHandle, own: tuple[KeySet, ...]) -> Pending[PullReply]:
             version = self.routing.version
-            return server.pull(
-                PullRequest(tower=self._tower, step=step, purpose=purpose, keys=own, version=version)
-            )
+            return server.pull(PullRequest(tower=self._tower, step=step, purpose=purpose, keys=own, version=version))
 
         return self._pending(keys, pulled, widths=[group.dim for group in self._job.groups], traffic=traffic)
 
@@ -380,8 +378,7 @@ class ShardedRowClient:
         def ask() -> _Asked:
             routed = self._route(keys)
             answers = [
-                call(server, tuple(group[index].keys for group in routed))
-                for index, server in enumerate(self._servers)
+                call(server, tuple(group[index].keys for group in routed)) for index, server in enumerate(self._servers)
             ]
             return _Asked(self.routing.version, routed, answers)
 

@@ -60,7 +60,7 @@ class Sent:
 
 
 class ServerMove:
-    """See the module's docstring. Calls of several threads take turns."""
+    """See the module's docstring. Calls of several threads take turns. ended: by `end`."""
 
     def __init__(self, stores: Sequence[Rows], job: JobSpec, *, server: int, now: Routing, then: Routing) -> None:
         self.then = then
@@ -74,7 +74,7 @@ class ServerMove:
         self._marks: list[int] = []
         self._sent: list[tuple[int, KeySet]] = []
         self._taken: list[tuple[int, KeySet]] = []
-        self._ended = False
+        self.ended = False
 
     @property
     def leaves(self) -> bool:
@@ -122,7 +122,7 @@ class ServerMove:
         store = self._stores[moved.group]
         keys = KeySet(np.array(moved.keys.tables), np.array(moved.keys.keys))
         with self._lock:
-            if self._ended:
+            if self.ended:
                 raise ProtocolError(f"server {self._server}: rows came for a change of servers that was given up")
             if moved.rows is None:
                 store.delete_rows(keys)
@@ -150,7 +150,7 @@ class ServerMove:
     def end(self, *, holds: Routing) -> None:
         """Leave only what is this server's by the routing that holds, however far the move has come."""
         with self._lock:
-            self._ended = True
+            self.ended = True
             reading, self._reading = self._reading, None
             if reading is not None:
                 reading.close()
@@ -164,7 +164,7 @@ class ServerMove:
 
     def _begin(self, group: int, *, since: int | None) -> RowsCut:
         with self._lock:
-            if self._ended:
+            if self.ended:
                 raise ProtocolError(f"server {self._server}: the change of servers was given up")
             self._reading = self._stores[group].begin_snapshot(since=since)
             return self._reading

@@ -27,8 +27,8 @@ from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
 from hetero.loops.local_snapshots import LocalSnapshots
-from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.modes import dense_side, pulled_source
+from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
@@ -46,9 +46,9 @@ _WATCH_EVERY_S = 0.25
 
 
 class LocalRun:
-    """A TrainingRun in this process. servers: its servers. Sets torch's thread count to roles.towers.threads, as a tower's process does.
+    """A TrainingRun in this process. Sets torch's thread count to roles.towers.threads, as a tower's process does.
 
-    Raises JobError for a job with several towers.
+    servers: the run's. Raises JobError for a job with several towers.
     """
 
     def __init__(self, job: JobSpec, *, make_tower: Callable[[], nn.Module]) -> None:

@@ -115,7 +115,7 @@ def test_bounded_drains_and_goes_on(job: JobSpec, whole: Watched) -> None:
         (4, 1, None),
     ]
     assert [rows.keys() for rows in got.rows] == [rows.keys() for rows in whole.rows]
-    np.testing.assert_allclose(got.outcome.losses, whole.outcome.losses, atol=0.03)
+    assert abs(got.outcome.losses[-20:].mean() - whole.outcome.losses[-20:].mean()) < 0.02
 
 
 @pytest.mark.parametrize("window", [0, 4])
