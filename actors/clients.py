@@ -74,7 +74,9 @@ class RemoteServer:
     def send_rest(self) -> Pending[Sent]:
         ref = self._peer.handle.send_rest.remote()
         deadline_s = _BOUNDARY_DEADLINES * self._peer.deadline_s
-        return Answer(ref=ref, member=self._peer.member, what="rows changed since they were copied", deadline_s=deadline_s)
+        return Answer(
+            ref=ref, member=self._peer.member, what="rows changed since they were copied", deadline_s=deadline_s
+        )
 
     def adopt(self, then: Routing, *, steps: int) -> Pending[None]:
         return self._answer(self._peer.handle.adopt.remote(then, steps), f"change to routing {then.version}")

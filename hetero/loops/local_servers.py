@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator
 
 from hetero.checkpoint.server_rows import ServerSnapshots
+from hetero.errors import UserError
 from hetero.exchange.client import LocalServer
 from hetero.exchange.messages import Done, Pending
 from hetero.exchange.moving import Sent, ServerMove
 from hetero.exchange.server import RowServer
 from hetero.keys.routing import Routing
 from hetero.loops.cuts import CutRule
-from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport, Wishes, hand_over
+from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport, Wishes, check_number, hand_over
 from hetero.records import JobSpec
 
 
@@ -55,7 +56,7 @@ class LocalMoves:
         self._rule = rule
         self._place = place
         self._wishes = Wishes(servers.job, place)
-        self._work: Iterator[None] | None = None
+        self._work: Iterator[bool] | None = None
         self._changing: ServersChanging | None = None
         self._then: Routing | None = None
         self._rest = Sent()
@@ -64,10 +65,10 @@ class LocalMoves:
     def look(self, step: int) -> None:
         """Between two steps: begin a change that is wanted, or go on with the one under way."""
         self._wishes.look(step)
-        if self._work is None:
-            wanted = self._wishes.take(self._servers.routing.servers)
-            self._work = None if wanted is None else self._change(wanted, step)
-        if self._work is not None and next(self._work, "over") == "over":
+        wanted = self._wishes.take(self._servers.routing.servers) if self._work is None else None
+        if wanted is not None:
+            self._work = self._change(wanted, step)
+        if self._work is not None and not next(self._work, False):
             self._work = None
 
     def finish(self) -> None:
@@ -91,12 +92,17 @@ class LocalMoves:
     def _numbers(self) -> range:
         return range(len(self._servers.servers))
 
-    def _change(self, count: int, step: int) -> Iterator[None]:
+    def _change(self, count: int, step: int) -> Iterator[bool]:
         """A change to `count` servers, part by part, with a step of training after each."""
-        own = self._servers
+        own, before = self._servers, self._servers.routing.servers
+        try:
+            check_number(own.job, count)
+        except UserError as error:
+            self._report(ServersReport(step=step, before=before, after=count, error=str(error)))
+            return
         while not self._rule.hold():
-            yield
-        before, started_t = own.routing.servers, time.perf_counter()
+            yield True
+        started_t = time.perf_counter()
         self._changing = ServersChanging(step=step, before=before, after=count)
         self._place.told(self._changing)
         self._then = own.routing.resized(count)
@@ -106,16 +112,16 @@ class LocalMoves:
         for moved in (piece for move in moves for piece in move.copy()):
             moves[moved.target].take(moved)
             sent += Sent.of(moved)
-            yield
+            yield True
         copy_s = time.perf_counter() - started_t
         self._rule.ask_move()
         while self._moved is None:
-            yield
+            yield True
         rows = 0
         for number, move in enumerate(moves):
             for freed in _freed(own.servers[number], move):
                 rows += freed
-                yield
+                yield True
             own.servers[number].end_move()
         own.shrink(count)
         (after_step, pause_s), self._moved, self._changing = self._moved, None, None

@@ -93,19 +93,16 @@ class Wishes:
     """How many servers there are to be: what the job's schedule or a request said last."""
 
     def __init__(self, job: JobSpec, place: ServersPlace) -> None:
-        self._job = job
         self._place = place
         self._schedule = list(job.server_schedule)
         self._wanted: int | None = None
 
     def look(self, step: int) -> None:
-        """Take note of what is wanted after `step` steps. Raises UserError for what cannot be."""
+        """Take note of what is wanted after `step` steps."""
         while self._schedule and self._schedule[0].step <= step:
             self._wanted = self._schedule.pop(0).count
         asked = self._place.asked()
-        if asked is not None:
-            check_number(self._job, asked)
-            self._wanted = asked
+        self._wanted = self._wanted if asked is None else asked
 
     def take(self, servers: int) -> int | None:
         """The number that is wanted and is not `servers`, once."""
