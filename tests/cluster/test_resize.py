@@ -66,6 +66,7 @@ def changes(got: Resized) -> list[tuple[int, int, str | None]]:
     return [(report.before, report.after, report.error) for report in got.outcome.servers]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_four_one_is_the_run_that_never_changed(job: JobSpec, whole: Finished) -> None:
     got = resize(replace(job, window=4), 4, 1)
@@ -73,4 +74,89 @@ def test_two_four_one_is_the_run_that_never_changed(job: JobSpec, whole: Finishe
     assert all(report.rows and report.bytes and report.pause_s > 0 for report in got.outcome.servers)
     assert got.outcome.servers[0].step < got.outcome.servers[1].step < len(got.outcome.losses)
     assert len(got.report.servers) == 1
+    assert_equal(got, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("readers", "window"), [(2, 0), (1, 1)])
+def test_with_pulls_and_windows_of_one_step(job: JobSpec, whole: Finished, readers: int, window: int) -> None:
+    got = resize(replace(job, window=window, readers=RoleSpec(count=readers)), 3, 1)
+    assert changes(got) == [(2, 3, None), (3, 1, None)]
+    assert_equal(got, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("window", [4, 0])
+def test_two_towers_learn_of_the_servers_together(job: JobSpec, whole: Finished, window: int) -> None:
+    got = resize(replace(job, window=window, towers=RoleSpec(count=2)), 3, 1, 2)
+    assert changes(got) == [(2, 3, None), (3, 1, None), (1, 2, None)]  # the place of one that left is taken again
+    np.testing.assert_allclose(got.outcome.losses, whole.outcome.losses, rtol=1e-4)
+    assert got.report.rows == whole.report.rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_snapshots_while_servers_change_and_going_on_from_one(job: JobSpec, whole: Finished, tmp_path: Path) -> None:
+    often = replace(job, window=4, snapshots=SnapshotSpec(every_steps=20, keep=2, deltas=1))
+    place = SnapshotPlace(folder=str(tmp_path))
+    got = resize(often, 4, 1, place=place)
+    assert changes(got) == [(2, 4, None), (4, 1, None)]
+    assert_equal(got, whole)
+    assert all(report.error is None for report in got.outcome.snapshots)
+    snapshot = latest_good(tmp_path, job=job).good
+    assert snapshot is not None
+    with alive(replace(job, servers=RoleSpec(count=3)), in_process=False) as run:
+        run.restore(snapshot)
+        data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
+        outcome = run.train(replace(data, start=ResumePoint.of(snapshot).cursor), watch=lambda _: None)
+    np.testing.assert_array_equal(outcome.losses, whole.outcome.losses)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("numbers", [(4,), (1,)])
+def test_a_stop_does_not_wait_for_a_change(
+    job: JobSpec, whole: Finished, tmp_path: Path, numbers: tuple[int, ...]
+) -> None:
+    stopped = False
+    told: list[ServersChanging | ServersReport] = []
+
+    def note(news: ServersChanging | ServersReport) -> None:
+        nonlocal stopped
+        stopped = True
+        told.append(news)
+
+    wishes = iter(numbers)
+    with alive(replace(job, window=4), in_process=False) as run:
+        data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
+        outcome = run.train(
+            data,
+            watch=lambda _: None,
+            snapshots=SnapshotPlace(folder=str(tmp_path), stop=lambda: stopped),
+            servers=ServersPlace(asked=lambda: next(wishes, None), told=note),
+        )
+    assert outcome.stopped
+    assert len(outcome.losses) < len(whole.outcome.losses)
+    assert [report.error for report in outcome.snapshots] == [None]
+    snapshot = latest_good(tmp_path, job=job).good
+    assert snapshot is not None
+    with alive(job, in_process=True) as run:
+        run.restore(snapshot)
+        data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
+        again = run.train(replace(data, start=ResumePoint.of(snapshot).cursor), watch=lambda _: None)
+        assert run.report().rows == whole.report.rows
+    np.testing.assert_array_equal(again.losses, whole.outcome.losses)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_without_room_training_goes_on_with_the_number_there_is(job: JobSpec, whole: Finished) -> None:
+    got = resize(replace(job, window=4, deadline_s=3.0), 64, 1)
+    (before, after, error), down = changes(got)
+    assert (before, after) == (2, 64)
+    assert error is not None
+    assert "no room for 62 more servers" in error
+    assert down == (2, 1, None)
     assert_equal(got, whole)
