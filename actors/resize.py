@@ -2,7 +2,7 @@
 
 Consumes   what the job's schedule or a request wants
 Produces   servers of another number; a report of each change
-Waits for  nobody: every look goes on with a change as far as it can
+Waits for  nobody for more than a moment: every look goes on with a change as far as it can
 
 In order: tower 0 puts snapshots off; new servers start; every server sends the rows that move to those that will hold
 them; tower 0 has the towers cut, lets servers send what changed since and go by the new routing (`actors.moving`);
@@ -35,7 +35,7 @@ from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport, Wis
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
 _COPY_DEADLINE_S = 3600.0
-_PATIENCE_S = 0.1
+_MOMENT_S = 0.05  # most answers come within it, and then a look need not end for each
 
 T = TypeVar("T")
 Waiting = Generator[None, None, T]
@@ -57,10 +57,9 @@ class ServerResizer:
         self._new: dict[Member, Any] = {}
         self._work: Waiting[None] | None = None
         self._over = False
-        self._patience_s = 0.0
 
     def look(self, step: int) -> None:
-        """Begin a change that is wanted, or go on with the one under way; never waits.
+        """Begin a change that is wanted, or go on with the one under way; waits for a moment at most.
 
         Raises PeerLostError when a server is lost that rows have moved to.
         """
@@ -72,7 +71,7 @@ class ServerResizer:
 
     def finish(self) -> None:
         """Training is over: bring to an end what has a new routing, give up what has none."""
-        self._over, self._patience_s = True, _PATIENCE_S
+        self._over = True
         while self._work is not None:
             self._go_on()
 
@@ -193,7 +192,7 @@ class ServerResizer:
     def _answer(self, answer: Answer[T]) -> Waiting[T]:
         """Wait for an answer. Raises what it raises."""
         deadline_t = time.monotonic() + answer.deadline_s
-        while not ray.wait([answer.ref], timeout=self._patience_s)[0]:
+        while not ray.wait([answer.ref], timeout=_MOMENT_S)[0]:
             if time.monotonic() > deadline_t:
                 raise DeadlineError(f"{answer.member} did not answer `{answer.what}` within {answer.deadline_s:g} s")
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -162,7 +163,7 @@ def test_every_call_by_an_old_routing_is_refused_with_the_new_one() -> None:
         np.zeros((len(group), store.width), np.float32) for group, store in zip(keys, server.stores, strict=True)
     )
     gradients = tuple(some_gradients(list(keys), seed=1))
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: server.pull(PullRequest(tower=0, step=0, purpose=Purpose.TRAIN, keys=keys)),
         lambda: server.pull(PullRequest(tower=0, step=0, purpose=Purpose.SCORE, keys=keys, version=2)),
         lambda: server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients)),
