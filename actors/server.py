@@ -102,6 +102,8 @@ class ServerActor:
     @ray.method(concurrency_group="moving")
     def copy_out(self, peers: Sequence[Peer]) -> Sent | None:
         """Send the rows that move to their new servers, while the lane goes on; None when that was given up."""
+        if not self._server.is_moving:
+            return None
         move, sender = self._server.move, Sender(peers)
         self._peers = peers
         try:
@@ -131,7 +133,9 @@ class ServerActor:
 
     @ray.method(concurrency_group="moving")
     def free_moved(self) -> int:
-        """Forget rows that are another's now, while the lane goes on; how many moved."""
+        """Forget rows that are another's now, while the lane goes on; how many moved. None are left after a stop."""
+        if not self._server.is_moving:
+            return 0
         move = self._server.move
         rows = sum(store.count() for store in self._server.stores) if move.leaves else sum(move.free())
         self._server.end_move()

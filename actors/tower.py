@@ -105,6 +105,7 @@ class TowerActor:
         self._rule = CutRule(SnapshotSpec())
         self._taken: Taken | None = None
         self._digest = ""
+        self._is_training = False
         self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
 
@@ -161,7 +162,11 @@ class TowerActor:
         timed = digest is not None and self._index == 0 and not separate
         self._rule = CutRule(self._job.snapshots if timed else SnapshotSpec())
         self._digest = digest or ""
-        log = self._train_on(state, sequencer)
+        self._is_training = True
+        try:
+            log = self._train_on(state, sequencer)
+        finally:
+            self._is_training = False
         if log.stopped:
             sequencer.stop()
         return log
@@ -262,8 +267,9 @@ class TowerActor:
 
     @ray.method(concurrency_group="control")
     def hold_cuts(self) -> bool:
-        """Put snapshots off, stops excepted, until `release_cuts`; False while one is being made. Asked of tower 0."""
-        return self._rule.hold()
+        """Put snapshots off, stops excepted, until `release_cuts`; False while one is being made, and while this tower
+        does not train. Asked of tower 0."""
+        return self._is_training and self._rule.hold()
 
     @ray.method(concurrency_group="control")
     def release_cuts(self) -> None:

@@ -174,6 +174,11 @@ class RowServer:
         return self._move
 
     @property
+    def is_moving(self) -> bool:
+        """Whether a change is under way."""
+        return self._move is not None
+
+    @property
     def move(self) -> ServerMove:
         """The change under way. Raises ProtocolError without one."""
         if self._move is None:

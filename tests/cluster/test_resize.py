@@ -9,14 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from actors.clients import find_server
+from actors.moving import TowerMove
 from hetero.checkpoint.search import latest_good
+from hetero.errors import PeerLostError, ProtocolError
+from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.server import RowServer
 from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower_state import ResumePoint
+from hetero.observe.spans import SpanClock
 from hetero.records import F32, JobSpec, RoleSpec, SnapshotSpec
 from tests.support.jobs import data_spec, small_job, write_data
+from tests.support.row_client import contract_job
 from tests.support.runs import Finished, alive, finish
 
 
@@ -185,3 +192,16 @@ def test_without_room_training_goes_on_with_the_number_there_is(job: JobSpec, wh
     assert "no room for 62 more servers" in error
     assert down == (2, 1, None)
     np.testing.assert_array_equal(got.losses, whole.outcome.losses[: len(got.losses)])
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with pytest.raises(PeerLostError, match="nobody/server/7 is not there"):
+        find_server("nobody", 7, deadline_s=1.0)
+
+
+def test_tower_0_hands_over_only_what_was_prepared() -> None:
+    job = contract_job(servers=1)
+    handles = [LocalServer(RowServer(job))]
+    client = ShardedRowClient(job, tower=0, servers=handles, clock=SpanClock())
+    with pytest.raises(ProtocolError, match="cut for a change of servers that nobody prepared"):
+        TowerMove(client, lambda _: handles).hand_over(3)

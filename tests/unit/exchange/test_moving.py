@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from typing import ClassVar
@@ -91,7 +92,7 @@ class Servers:
         assert sum(map(len, want)) > 50
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1000), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_every_row_is_with_its_server_after_every_change(seed: int, counts: list[int]) -> None:
     servers = Servers(JOB, seed=seed)
@@ -228,3 +229,32 @@ def test_moved_rows_are_copies() -> None:
     servers.update()
     for piece, rows in zip(pieces, kept, strict=True):
         np.testing.assert_array_equal(piece.rows, rows)
+
+
+def test_the_refusal_crosses_processes() -> None:
+    routing = Routing.first(buckets=64, servers=2).resized(3)
+    error = pickle.loads(pickle.dumps(StaleRoutingError("old", routing=routing)))
+    assert str(error) == "old"
+    assert isinstance(error.routing, Routing)
+    assert error.routing.version == 1
+    np.testing.assert_array_equal(error.routing.owners, routing.owners)
+
+
+def test_servers_that_disagree_about_the_routing_are_not_believed() -> None:
+    first = Routing.first(buckets=JOB.buckets, servers=2)
+    ahead, behind = RowServer(JOB, number=0, routing=first.resized(3)), RowServer(JOB, number=1)
+    handles = [LocalServer(ahead), LocalServer(behind)]
+    client = ShardedRowClient(JOB, tower=0, servers=handles, clock=SpanClock(), connect=lambda _: handles)
+    with pytest.raises(ProtocolError, match="1 servers answered by a routing that another refused"):
+        client.pull(some_keys(), step=0, purpose=Purpose.SCORE)
+
+
+def test_the_routing_does_not_change_while_pushes_are_under_way() -> None:
+    servers, keys = Servers(JOB, seed=2), some_keys()
+    handles = [LocalServer(server) for server in servers.servers]
+    client = ShardedRowClient(JOB, tower=0, servers=handles, clock=SpanClock(), connect=lambda _: handles)
+    client.pull(keys, step=0, purpose=Purpose.TRAIN)
+    client.push(keys, some_gradients(keys, seed=0), step=0)
+    servers.resize(1)
+    with pytest.raises(ProtocolError, match="changed while pushes or returns were under way"):
+        client.pull(keys, step=1, purpose=Purpose.TRAIN)

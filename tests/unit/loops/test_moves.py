@@ -10,7 +10,8 @@ import pytest
 
 from hetero.checkpoint.search import latest_good
 from hetero.errors import ProtocolError, UserError
-from hetero.loops.cuts import CutRule
+from hetero.exchange.geo_copies import GeoCopies
+from hetero.loops.cuts import CutRule, NoMove
 from hetero.loops.local import LocalRun
 from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport, check_number
 from hetero.loops.protocols import Cut, Phase
@@ -89,7 +90,9 @@ def assert_equal(got: Watched, whole: Watched) -> None:
     assert got.rows == whole.rows
 
 
-@pytest.mark.parametrize("window", [0, 1, 4, AUTO_WINDOW])
+@pytest.mark.parametrize(
+    "window", [0, 4, pytest.param(1, marks=pytest.mark.slow), pytest.param(AUTO_WINDOW, marks=pytest.mark.slow)]
+)
 def test_two_four_one_is_the_run_that_never_changed(job: JobSpec, whole: Watched, window: int) -> None:
     got = train_on(replace(job, window=window, server_schedule=SCHEDULE))
     assert_equal(got, whole)
@@ -118,7 +121,7 @@ def test_bounded_drains_and_goes_on(job: JobSpec, whole: Watched) -> None:
     assert abs(got.outcome.losses[-20:].mean() - whole.outcome.losses[-20:].mean()) < 0.02
 
 
-@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("window", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_snapshots_before_while_and_after(job: JobSpec, whole: Watched, tmp_path: Path, window: int) -> None:
     """Those due while buckets move wait for the end of it; each is what a run of any other number goes on from."""
     often = replace(
@@ -147,7 +150,7 @@ def test_snapshots_before_while_and_after(job: JobSpec, whole: Watched, tmp_path
 
 
 @pytest.mark.parametrize(("first", "schedule"), [(1, ServersAt(step=5, count=3)), (3, ServersAt(step=5, count=1))])
-@pytest.mark.parametrize("looks", [1, 2, 4])
+@pytest.mark.parametrize("looks", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_a_stop_while_buckets_move_gives_the_move_up(
     job: JobSpec, whole: Watched, tmp_path: Path, first: int, schedule: ServersAt, looks: int
 ) -> None:
@@ -206,3 +209,10 @@ def test_while_a_move_is_prepared_snapshots_wait_and_a_stop_does_not() -> None:
     assert rule.wanted(6) is Cut.NONE
     rule.release()
     assert rule.wanted(7) is Cut.SNAPSHOT
+
+
+def test_towers_are_not_cut_for_a_move_that_nobody_prepared() -> None:
+    with pytest.raises(ProtocolError, match="a move of buckets that nobody prepared"):
+        NoMove().hand_over(3)
+    with pytest.raises(ProtocolError, match="geo: servers cannot change while training"):
+        GeoCopies.__new__(GeoCopies).let_go(3)
