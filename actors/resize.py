@@ -89,10 +89,9 @@ class ServerResizer:
     def _change(self, count: int, step: int) -> Waiting[None]:
         """A change to `count` servers, from the wish to the report."""
         before = self.routing.servers
-        held = False
         try:
             check_number(self._job, count)
-            while not (held := (yield from self._answer(self._group.call(self._tower, "hold_cuts")))):
+            while not (yield from self._answer(self._group.call(self._tower, "hold_cuts"))):
                 self._stop_if_over()
                 yield
             self._wanted.told(ServersChanging(step=step, before=before, after=count))
@@ -102,7 +101,7 @@ class ServerResizer:
             copy_s = time.perf_counter() - started_t
             moved = yield from self._move(then)
         except HeteroError as error:
-            self._give_up(held=held)
+            self._give_up()
             self._report(ServersReport(step=step, before=before, after=count, error=str(error)))
             return
         rows = yield from self._settle(then)
@@ -170,13 +169,12 @@ class ServerResizer:
         yield from self._answer(group.call(self._tower, "release_cuts"))
         return sum(freed)
 
-    def _give_up(self, *, held: bool) -> None:
+    def _give_up(self) -> None:
         """Leave everything with the servers that hold it."""
         self._end_new()
         with contextlib.suppress(HeteroError):  # a role that is lost is noticed where it is missed
             self._group.call_all(self._group.of(Role.SERVER), "end_move")
-            if held:
-                self._group.call(self._tower, "release_cuts").result()
+            self._group.call(self._tower, "release_cuts").result()
 
     def _end_new(self) -> None:
         for member, handle in self._new.items():

@@ -118,12 +118,13 @@ class CutRule:
             return wanted
 
     def hold(self) -> bool:
-        """Put snapshots off, stops excepted, until `release`; the next one holds all rows. False, and nothing is put
-        off, while one is being made."""
+        """Put snapshots off, stops excepted, until `release`; the next one holds all rows. False while one that began
+        before is being made: ask again."""
         with self._lock:
+            self._held = True
             if self._writing or self._flagged or self._asked is Cut.STOP:
                 return False
-            self._held, self._base = True, None
+            self._base = None
             return True
 
     def release(self) -> None:

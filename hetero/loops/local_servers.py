@@ -142,12 +142,12 @@ class LocalMoves:
     def _give_up(self, why: str) -> None:
         """Leave everything with the servers that hold it, if a change is under way."""
         self._work = None
+        self._rule.release()
         if self._changing is None:
             return
         for server in self._servers.servers:
             server.end_move()
         self._servers.shrink(self._servers.routing.servers)
-        self._rule.release()
         told, self._changing = self._changing, None
         self._report(ServersReport(step=told.step, before=told.before, after=told.after, error=why))
 

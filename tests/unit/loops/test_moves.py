@@ -193,7 +193,9 @@ def test_while_a_move_is_prepared_snapshots_wait_and_a_stop_does_not() -> None:
     assert not rule.hold()  # flagged already: the towers will cut
     rule.begun()
     assert not rule.hold()
+    assert rule.wanted(6) is Cut.NONE
     rule.written(base="step-5")
+    assert rule.wanted(10) is Cut.NONE  # due, and put off since the first call
     assert rule.hold()
     assert rule.base is None  # the next snapshot holds all rows
     assert rule.wanted(10) is Cut.NONE
