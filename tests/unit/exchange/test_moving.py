@@ -92,9 +92,7 @@ class Servers:
         assert sum(map(len, want)) > 50
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 1000), st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_every_row_is_with_its_server_after_every_change(seed: int, counts: list[int]) -> None:
+def check_changes(seed: int, counts: list[int]) -> None:
     servers = Servers(JOB, seed=seed)
     for _ in range(3):
         servers.update()
@@ -103,6 +101,19 @@ def test_every_row_is_with_its_server_after_every_change(seed: int, counts: list
         servers.check()
     servers.update()
     servers.check()
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 1000), st.lists(st.integers(1, 5), min_size=1, max_size=3))
+def test_every_row_is_with_its_server_after_every_change(seed: int, counts: list[int]) -> None:
+    check_changes(seed, counts)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1000), st.lists(st.integers(1, 7), min_size=1, max_size=6))
+def test_every_row_is_with_its_server_after_many_changes(seed: int, counts: list[int]) -> None:
+    check_changes(seed, counts)
 
 
 @pytest.mark.parametrize("count", [1, 3])
