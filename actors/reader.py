@@ -14,6 +14,7 @@ from hetero.errors import ProtocolError
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.reader import Reader, read_splits
 from hetero.loops.run import DataPass, RoleReport
+from hetero.loops.warm_keys import warm_reader_kernels
 from hetero.observe.spans import SpanTotals
 from hetero.records import Batch, KeySet, Piece
 
@@ -23,6 +24,7 @@ class ReaderActor:
 
     def __init__(self, context: RunContext, index: int) -> None:
         context.enter()
+        warm_reader_kernels(context.job)
         pa.set_cpu_count(context.job.readers.threads)
         pa.set_io_thread_count(context.job.readers.threads)
         self._job = context.job

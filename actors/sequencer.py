@@ -21,6 +21,7 @@ from hetero.loops.meeting import Absent, Meetings
 from hetero.loops.protocols import Phase
 from hetero.loops.reader import make_sequencer
 from hetero.loops.run import DataPass, RoleReport
+from hetero.loops.warm_keys import warm_sequencer_kernels
 from hetero.loops.windows import WindowCutter
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import BatchSpec, SplitReport
@@ -45,6 +46,7 @@ class SequencerActor:
 
     def __init__(self, context: RunContext) -> None:
         context.enter()
+        warm_sequencer_kernels(context.job)
         self._job = context.job
         self._news = threading.Condition()
         self._sequencer: Sequencer | None = None

@@ -38,6 +38,7 @@ from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.routing import Routing
 from hetero.loops.run import RoleReport
+from hetero.loops.warm_rows import warm_server_kernels
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import I32
 
@@ -48,6 +49,7 @@ class ServerActor:
     def __init__(self, context: RunContext, index: int, routing: Routing | None = None) -> None:
         """routing: that holds when this server begins, without its taking part in it; without one, of the start."""
         context.enter()
+        warm_server_kernels(context.job)
         self._job = context.job
         self._index = index
         self._server = RowServer(context.job, number=index, routing=routing)

@@ -38,6 +38,7 @@ from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
 from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
+from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
@@ -108,6 +109,7 @@ class TowerActor:
         self._is_training = False
         self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
+        warm_tower_kernels(context.job)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:

@@ -25,6 +25,7 @@ from hetero.exchange.messages import Done, Pending, RejectedGradient
 from hetero.exchange.traffic import Traffic
 from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
+from hetero.kernels.rows import over_rows
 from hetero.keys.numbering import grown
 from hetero.keys.windows import GroupMoves, StepRoute, TowerWindow
 from hetero.observe.spans import Span, SpanClock
@@ -32,6 +33,8 @@ from hetero.optim.definition import KIND, hyper_array, row_width
 from hetero.parallel.group import TowerGroup
 from hetero.records import F32, I32, Batch, BatchSpec, GroupSpec, JobSpec, KeySet
 
+_BLOCK_ROWS = 2048
+"""Fewer rows are not worth waking a thread for."""
 _MAX_EXAMPLES = 8
 
 
@@ -86,7 +89,6 @@ class LeasedGroup:
         self._kind = KIND[spec.optimizer.kind]
         self._hyper = hyper_array(spec.optimizer)
         self._buffer = np.empty((0, self._width), np.float32)
-        self._room = update_room(spec.dim)
         self._tables = np.empty(0, np.uint16)
         self._keys = np.empty(0, np.uint64)
         self._filled = np.empty(0, np.bool_)
@@ -128,9 +130,18 @@ class LeasedGroup:
 
     def update(self, slots: I32, gradients: F32) -> I32:
         """Apply gradients float32 [n, E] to distinct slots; positions of those not finite, left as they are."""
-        rejected = np.empty(len(slots), np.int32)
-        bad = update_slots_kernel(self._buffer, slots, gradients, self._kind, self._hyper, rejected, self._room)
-        return rejected[:bad]
+        bad: dict[int, I32] = {}
+
+        def part(start: int, stop: int) -> None:
+            rejected = np.empty(stop - start, np.int32)
+            room = update_room(self.dim)
+            own, given = slots[start:stop], gradients[start:stop]
+            count = update_slots_kernel(self._buffer, own, given, self._kind, self._hyper, rejected, room)
+            if count:
+                bad[start] = rejected[:count] + np.int32(start)
+
+        over_rows(part, len(slots), threads=torch.get_num_threads(), block=_BLOCK_ROWS)
+        return np.concatenate([np.empty(0, np.int32), *(bad[start] for start in sorted(bad))])
 
     @property
     def leased_bytes(self) -> int:
@@ -141,7 +152,12 @@ class LeasedGroup:
 
     def _gather(self, slots: I32, columns: int) -> F32:
         out = np.empty((len(slots), columns), np.float32)
-        gather_kernel(self._buffer, slots, out)
+        over_rows(
+            lambda start, stop: gather_kernel(self._buffer, slots[start:stop], out[start:stop]),
+            len(slots),
+            threads=torch.get_num_threads(),
+            block=_BLOCK_ROWS,
+        )
         return out
 
 
