@@ -25,7 +25,7 @@ from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import ProtocolError
 from hetero.exchange.traffic import bytes_of
 from hetero.kernels.partition import owners_kernel
-from hetero.keys.routing import Routing, mixed_seeds
+from hetero.keys.routing import Routing, mixed_seeds, writable
 from hetero.records import F32, I32, JobSpec, KeySet
 
 PIECE_ROWS = 1 << 15
@@ -66,7 +66,7 @@ class ServerMove:
         self.then = then
         self._stores = stores
         self._server = server
-        self._now = now
+        self._from, self._to = writable(now.owners), writable(then.owners)
         self._seeds = mixed_seeds(job.groups)
         self._shift = np.uint64(65 - job.buckets.bit_length())
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class ServerMove:
     @property
     def sends(self) -> bool:
         """Whether buckets leave this server."""
-        return bool(((self._now.owners == self._server) & (self.then.owners != self._server)).any())
+        return bool(((self._from == self._server) & (self._to != self._server)).any())
 
     def copy(self) -> Iterator[MovedRows]:
         """Rows that move as they are now, in parts of about PIECE_ROWS; they go on changing here.
@@ -191,7 +191,7 @@ class ServerMove:
 
     def _parts(self, group: int, keys: KeySet, rows: F32 | None) -> Iterator[MovedRows]:
         """Copies of those that move, by target."""
-        now, then = self._owners(keys, self._now.owners), self._owners(keys, self.then.owners)
+        now, then = self._owners(keys, self._from), self._owners(keys, self._to)
         moving = (now == self._server) & (then != self._server)
         for target in np.unique(then[moving]).tolist():
             at = np.flatnonzero(moving & (then == target))

@@ -91,13 +91,18 @@ def bucket_of(keys: KeySet, *, seeds: U64, buckets: int) -> I64:
     return (mixed >> np.uint64(65 - buckets.bit_length())).astype(np.int64)
 
 
+def writable(owners: I32) -> I32:
+    """Owners as kernels take them. Those that came from another process are read-only: compiled apart, for seconds."""
+    return np.require(owners, np.int32, ("C", "A", "W"))
+
+
 class Router:
     """Splits KeySets by the server that holds their rows. owners: int32 [buckets]."""
 
     def __init__(self, groups: Sequence[GroupSpec], buckets: int, owners: I32) -> None:
         self._seeds = mixed_seeds(groups)
         self._shift = np.uint64(65 - buckets.bit_length())
-        self._owners = np.ascontiguousarray(owners, np.int32)
+        self._owners = writable(owners)
         self._servers = int(owners.max()) + 1
 
     def route(self, keys: KeySet) -> tuple[Routed, ...]:

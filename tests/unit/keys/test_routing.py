@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hetero.errors import JobError
 from hetero.kernels.mix import mix64_reference
-from hetero.keys.routing import Router, Routing, bucket_of, initial_owners, mixed_seeds
+from hetero.keys.routing import Router, Routing, bucket_of, initial_owners, mixed_seeds, writable
 from hetero.records import GroupSpec, InitSpec, KeySet, RowOptimizerSpec, TableSpec
 from tests.support.crafted_keys import keys_with_hashes
 
@@ -154,6 +154,15 @@ def test_servers_that_stay_hand_buckets_to_new_ones_only() -> None:
     routing = Routing.first(buckets=64, servers=2).resized(4)
     assert [routing.owners[bucket] for bucket in (0, 15, 16, 31, 32, 47, 48, 63)] == [0, 0, 2, 2, 1, 1, 3, 3]
     assert set(routing.resized(1).owners.tolist()) == {0}
+
+
+def test_owners_of_another_process_are_taken_as_kernels_take_them() -> None:
+    owners = initial_owners(64, 3)
+    owners.flags.writeable = False
+    own = writable(owners)
+    assert own.flags.writeable
+    np.testing.assert_array_equal(own, owners)
+    Router(GROUPS, 64, owners).route(some_keys(10))
 
 
 @pytest.mark.parametrize("servers", [0, 65])
