@@ -85,7 +85,7 @@ def _write_group(
             file=names[part],
             kind=FileKind.ROWS,
             bytes=sinks[part].written().bytes,
-            sha256=sinks[part].written().sha256,
+            xxh64=sinks[part].written().xxh64,
             rows=rows[part],
             group=group,
             buckets=_ranges(np.flatnonzero(part_of == part)),
@@ -108,7 +108,7 @@ def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners
             file=name,
             kind=FileKind.TOMBSTONES,
             bytes=written.bytes,
-            sha256=written.sha256,
+            xxh64=written.xxh64,
             rows=rows,
             group=group,
             buckets=_ranges(np.flatnonzero(owners == server)),
@@ -135,8 +135,8 @@ def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serve
     for group, store in enumerate(stores):
         entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
         store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
-    for part, entry, data in _read_ahead(wanted):
-        _load_file(stores[entry.group or 0], job, _checked(part, entry, data), entry, server=server, owners=owners)
+    for entry, chunks in _read_ahead(wanted):
+        _load_file(stores[entry.group or 0], job, chunks, entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
 
 
@@ -154,15 +154,19 @@ def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
     return _checked(snapshot, entry, snapshot.read(entry))
 
 
-def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[Snapshot, FileEntry, Any]]:
-    """Files with their bytes: the next one is read, and its checksum taken, while one is loaded."""
+def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[FileEntry, list[RowChunk]]]:
+    """Files with what they hold: the next one is read, checked and decoded while one is loaded."""
+
+    def read(number: int) -> list[RowChunk]:
+        return list(read_part(*wanted[number]))
+
     with ThreadPoolExecutor(1, thread_name_prefix="snapshot files") as reader:
-        ahead: Future[Any] | None = None
-        for number, (part, entry) in enumerate(wanted):
-            data = part.read(entry) if ahead is None else ahead.result()
-            later = wanted[number + 1] if number + 1 < len(wanted) else None
-            ahead = None if later is None else reader.submit(later[0].read, later[1])
-            yield part, entry, data
+        ahead: Future[list[RowChunk]] | None = reader.submit(read, 0) if wanted else None
+        for number, (_, entry) in enumerate(wanted):
+            assert ahead is not None
+            chunks = ahead.result()
+            ahead = reader.submit(read, number + 1) if number + 1 < len(wanted) else None
+            yield entry, chunks
 
 
 def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChunk]:
@@ -186,7 +190,7 @@ def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
 
 
 def _load_file(
-    store: Rows, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
+    store: Rows, job: JobSpec, chunks: Sequence[RowChunk], entry: FileEntry, *, server: int, owners: I32
 ) -> None:
     seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
     for chunk in chunks:
