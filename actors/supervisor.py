@@ -143,6 +143,11 @@ class RayRun:
             roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window, store=store
         )
 
+    @property
+    def name(self) -> str:
+        """The first part of its actors' names."""
+        return self._group.context.run
+
     def pid_of(self, role: Role, index: int) -> int:
         """The process of one actor, on its own machine."""
         member = self._group.of(role)[index]

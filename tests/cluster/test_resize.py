@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 
 from actors.clients import find_server
 from actors.moving import TowerMove
+from actors.naming import NAMESPACE
+from actors.supervisor import RayRun
 from hetero.checkpoint.search import latest_good
 from hetero.errors import PeerLostError, ProtocolError
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.server import RowServer
 from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport
 from hetero.loops.protocols import Phase
-from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
+from hetero.loops.run import DataPass, RunProgress, RunReport, TrainingRun, TrainOutcome
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower_state import ResumePoint
 from hetero.observe.spans import SpanClock
@@ -68,12 +71,15 @@ def one_by_one(numbers: Sequence[int], told: list[ServersChanging | ServersRepor
     return ServersPlace(asked=asked, told=told.append)
 
 
-def resize_and_stop(job: JobSpec, folder: Path, *numbers: int) -> TrainOutcome:
-    """As `resize`, stopped some steps after the last change."""
+def resize_and_stop(
+    job: JobSpec, folder: Path, *numbers: int, also: Callable[[TrainingRun], None] = lambda _: None
+) -> TrainOutcome:
+    """As `resize`, stopped some steps after the last change. also: done with every look."""
     told: list[ServersChanging | ServersReport] = []
     steps: list[int] = []
 
     def watch(progress: RunProgress) -> None:
+        also(run)
         if sum(isinstance(news, ServersReport) for news in told) == len(numbers):
             steps.append(progress.step)
 
@@ -82,7 +88,6 @@ def resize_and_stop(job: JobSpec, folder: Path, *numbers: int) -> TrainOutcome:
         data = DataPass.open(job.train, phase=Phase.TRAIN, epochs=job.epochs)
         outcome = run.train(data, watch=watch, snapshots=place, servers=one_by_one(numbers, told))
     assert outcome.stopped
-    assert len(outcome.losses) > outcome.servers[-1].step + 5
     return outcome
 
 
@@ -191,6 +196,27 @@ def test_without_room_training_goes_on_with_the_number_there_is(job: JobSpec, wh
     assert error is not None
     assert "no room for 62 more servers" in error
     assert down == (2, 1, None)
+    np.testing.assert_array_equal(got.losses, whole.outcome.losses[: len(got.losses)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_new_server_that_dies_ends_the_change_alone(job: JobSpec, whole: Finished, tmp_path: Path) -> None:
+    killed: list[str] = []
+
+    def kill_the_first_new_one(run: TrainingRun) -> None:
+        assert isinstance(run, RayRun)
+        name = f"{run.name}/server/3"
+        if not killed and name in {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
+            killed.append(name)
+
+    got = resize_and_stop(replace(job, window=4), tmp_path, 4, 3, also=kill_the_first_new_one)
+    first, second = changes(got)
+    assert first[:2] == (2, 4)
+    assert first[2] is not None
+    assert "server/3" in first[2]
+    assert second == (2, 3, None)
     np.testing.assert_array_equal(got.losses, whole.outcome.losses[: len(got.losses)])
 
 

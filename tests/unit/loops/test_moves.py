@@ -172,6 +172,14 @@ def test_a_change_that_training_does_not_wait_for_is_given_up(job: JobSpec, whol
     assert (report.before, report.after, report.error) == (2, 4, "training ended")
 
 
+def test_a_wish_that_cannot_be_ends_nothing(job: JobSpec) -> None:
+    got = train_on(replace(job, mode=Mode.ASYNC, max_steps=10), asked={2: 3})
+    (report,) = got.outcome.servers
+    assert report.error is not None
+    assert "mode `async` keeps dense parameters on the servers" in report.error
+    assert len(got.outcome.losses) == 10
+
+
 def test_who_cannot_change_is_told_why(job: JobSpec) -> None:
     storage = StorageSpec(memory_bytes=1 << 20, directories=("d",), ssd_bytes=1 << 20, io=DiskIo.CACHED)
     with pytest.raises(UserError, match=r"rows on SSD .* do not tell what changed"):
