@@ -72,6 +72,21 @@ class ActorGroup:
         answers = [self.call(member, method, *args, deadline_s=deadline_s) for member in members]
         return [answer.result() for answer in answers]
 
+    def place_of(self, server: int) -> tuple[PlacementGroup, int]:
+        """Where a server of the run's start lies: its placement group, and the number of its bundle."""
+        assert self._placement is not None
+        return self._placement, 1 + self.context.job.readers.count + server
+
+    def join(self, member: Member, handle: Any) -> None:
+        """An actor that was made elsewhere takes part from now on."""
+        self.members[member] = handle
+
+    def leave(self, member: Member) -> None:
+        """An actor takes no part any more, and ends."""
+        self._pings.forget(member)
+        with contextlib.suppress(Exception):
+            ray.kill(self.members.pop(member), no_restart=True)
+
     def check_alive(self) -> None:
         """Raises PeerLostError or DeadlineError for an actor that died or is silent, see `Pings`; never waits."""
         self._pings.check()
@@ -98,7 +113,7 @@ class ActorGroup:
             "max_task_retries": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(placement, bundle),
         }
-        shell, extra = _SHELLS[member.role]
+        shell, extra = SHELLS[member.role]
         arguments = (self.context,) if member.role is Role.SEQUENCER else (self.context, member.index)
         if member.role is Role.SEQUENCER:
             job = self.context.job
@@ -124,10 +139,10 @@ class ActorGroup:
                 raise as_hetero_error(error, member=answer.member, what="start", deadline_s=_START_DEADLINE_S) from None
 
 
-_SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
+SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.SEQUENCER: (SequencerActor, {}),
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
-    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1, "moving": 2}}),
     Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
 }
 

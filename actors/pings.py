@@ -31,6 +31,10 @@ class Pings:
         self._under_way: dict[ray.ObjectRef, _Ping] = {}
         self._next_t = 0.0
 
+    def forget(self, member: Member) -> None:
+        """Expect no answer to what `member` was asked: another takes its place."""
+        self._under_way = {ref: ping for ref, ping in self._under_way.items() if ping.member != member}
+
     def check(self) -> None:
         """Look at the pings under way and send new ones when due; never waits.
 
