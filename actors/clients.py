@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import ray
@@ -36,6 +37,7 @@ from hetero.loops.meeting import Absent
 from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
 
 _BOUNDARY_DEADLINES = 10  # all that changed since the copy, not one request
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +113,74 @@ def find_server(run: str, number: int, *, deadline_s: float) -> RemoteServer:
 
 
 class RemoteReader:
-    """A reader actor, as a tower and the sequencer see it."""
+    """A reader actor, as a tower and the sequencer see it. What a reader that is lost was asked for is asked again of
+    the one that takes its place, if that comes within `patience_s`: rows and keys of a piece are the same from both.
+    """
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, *, patience_s: float = 0.0) -> None:
         self._peer = peer
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+
+    def replaced(self, peer: Peer) -> None:
+        """Another reader is in its place. Any thread may say so."""
+        with self._changed:
+            self._peer = peer
+            self._changed.notify_all()
 
     def batch(self, piece: Piece) -> Pending[Batch]:
-        return self._answer(self._peer.handle.batch.remote(piece), "rows", piece)
+        return _Asked(self, "batch", "rows", piece)
 
     def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
-        return self._answer(self._peer.handle.keys.remote(piece), "keys of rows", piece)
+        return _Asked(self, "keys", "keys of rows", piece)
 
-    def _answer(self, ref: Any, what: str, piece: Piece) -> Answer[Any]:
+    def ask(self, method: str, what: str, piece: Piece) -> tuple[Peer, Answer[Any]]:
+        """Begin a call of the reader that is there now."""
+        peer = self._peer
         where = f"{what} {piece.start} to {piece.stop} of split {piece.position}"
-        return Answer(ref=ref, member=self._peer.member, what=where, deadline_s=self._peer.deadline_s)
+        ref = getattr(peer.handle, method).remote(piece)
+        return peer, Answer(ref=ref, member=peer.member, what=where, deadline_s=peer.deadline_s)
+
+    def await_another(self, lost: Peer) -> bool:
+        """Wait for one in place of `lost`; whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._peer is not lost, timeout=self._patience_s)
+
+
+class _Asked(Generic[T]):
+    """Rows or keys under way, from the first reader that lives long enough to give them."""
+
+    def __init__(self, reader: RemoteReader, method: str, what: str, piece: Piece) -> None:
+        self._reader = reader
+        self._asked = (method, what, piece)
+        self._peer, self._answer = reader.ask(*self._asked)
+
+    def result(self) -> T:
+        while True:
+            try:
+                return cast(T, self._answer.result())
+            except PeerLostError:
+                if not self._reader.await_another(self._peer):
+                    raise
+                self._peer, self._answer = self._reader.ask(*self._asked)
 
 
 class RemoteSequencer:
-    """The sequencer actor, as readers and towers see it. Its answers may take a moment: it waits for news."""
+    """The sequencer actor, as readers and towers see it. Its answers may take a moment: it waits for news.
 
-    def __init__(self, peer: Peer) -> None:
+    life: of a reader, the how-manieth in its place, from 0.
+    """
+
+    def __init__(self, peer: Peer, *, life: int = 0) -> None:
         self._peer = peer
+        self._life = life
 
     def claim(self, reader: int) -> Claim:
-        answer: Answer[Claim] = self._answer(self._peer.handle.claim.remote(reader), "claim")
+        answer: Answer[Claim] = self._answer(self._peer.handle.claim.remote(reader, self._life), "claim")
         return answer.result()
 
     def report(self, reader: int, report: SplitReport) -> None:
-        answer: Answer[None] = self._answer(self._peer.handle.report.remote(reader, report), "report")
+        answer: Answer[None] = self._answer(self._peer.handle.report.remote(reader, report, self._life), "report")
         answer.result()
 
     def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:

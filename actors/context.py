@@ -38,12 +38,14 @@ class RunContext:
     """The frozen facts of a run. tower_class: a class given in Python; None when the job names it.
 
     import_paths: folders the driver imports from, so that a user's tower is found in every actor.
+    reader_patience_s: how long a role that lost a reader waits for another in its place; 0 where none comes.
     """
 
     run: str
     job: JobSpec
     tower_class: type[nn.Module] | None = None
     import_paths: tuple[str, ...] = ()
+    reader_patience_s: float = 0.0
 
     def enter(self) -> None:
         """Make this process ready to act for the run: the driver's import paths."""

@@ -27,6 +27,7 @@ from actors.context import RunContext, server_resources
 from actors.group import SHELLS, ActorGroup
 from actors.moving import MoveNews
 from actors.naming import NAMESPACE, Member, Role
+from actors.processes import Process, nodes_of
 from hetero.errors import CapacityError, DeadlineError, HeteroError, UserError
 from hetero.exchange.moving import Sent
 from hetero.keys.routing import Routing
@@ -156,7 +157,7 @@ class ServerResizer:
         group, own = self._group, self._group.of(Role.SERVER)
         self.routing = then
         for member, handle in self._new.items():
-            group.join(member, handle)
+            group.join(member, handle, process=self._places.processes[member])
         new, self._new = list(self._new), {}
         freed = yield from self._answers(
             [group.call(member, "free_moved", deadline_s=_COPY_DEADLINE_S) for member in own]
@@ -208,12 +209,16 @@ class ServerResizer:
 
 
 class ServerPlaces:
-    """Bundles for servers that come: those of servers that left, or new ones of placement groups of their own."""
+    """Bundles for servers that come: those of servers that left, or new ones of placement groups of their own.
+
+    processes: of servers that came.
+    """
 
     def __init__(self, group: ActorGroup) -> None:
         self._group = group
         self._job = group.context.job
         self._of = {member: group.place_of(member.index) for member in group.of(Role.SERVER)}
+        self.processes: dict[Member, Process] = {}
         self._free: list[tuple[PlacementGroup, int]] = []
         self._made: list[PlacementGroup] = []
 
@@ -229,7 +234,9 @@ class ServerPlaces:
             for member in members:
                 new[member] = yield from self._create(member, routing)
             for member, handle in new.items():
-                yield from answer(_call(member, handle, "ping", deadline_s=_START_DEADLINE_S))
+                pid = yield from answer(_call(member, handle, "ping", deadline_s=_START_DEADLINE_S))
+                placement, bundle = self._of[member]
+                self.processes[member] = Process(pid=pid, node=nodes_of(placement)[bundle])
         except BaseException:
             for handle in new.values():
                 with contextlib.suppress(Exception):
@@ -241,6 +248,7 @@ class ServerPlaces:
 
     def left(self, member: Member) -> None:
         """A server ended: another may have its place."""
+        self.processes.pop(member, None)
         self._free.append(self._of.pop(member))
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ class SnapshotKeeper:
         if self._separate:
             self._ask_in_time(step)
         if self._under_way is not None:
-            self._look_at_parts(timeout_s=0.0)
+            self._look_at_parts()
         elif self._news is None:
             self._news = self._group.call(self._tower, "cut_news")
         elif ray.wait([self._news.ref], timeout=0.0)[0]:
@@ -96,7 +96,9 @@ class SnapshotKeeper:
             if told is not None:
                 self._begin(told)
         if self._under_way is not None:
-            self._look_at_parts(timeout_s=_WRITE_DEADLINE_S)
+            with contextlib.suppress(SnapshotError):  # told when the parts are looked at
+                self._group.await_all(self._under_way.answers)
+            self._look_at_parts()
 
     def close(self) -> None:
         """Remove a snapshot that was not made whole. Never raises: it runs after failures too."""
@@ -123,11 +125,11 @@ class SnapshotKeeper:
         ]
         self._under_way = _UnderWay(writing, calls[: len(towers)], calls[len(towers) :])
 
-    def _look_at_parts(self, *, timeout_s: float) -> None:
+    def _look_at_parts(self) -> None:
         assert self._under_way is not None
         refs = [answer.ref for answer in self._under_way.answers]
-        _, waiting = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
-        if waiting and not timeout_s:
+        _, waiting = ray.wait(refs, num_returns=len(refs), timeout=0)
+        if waiting:
             return
         under_way = self._under_way
         try:

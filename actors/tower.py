@@ -86,6 +86,7 @@ class _Joined:
 
     tower: Tower
     peers: Peers
+    readers: list[RemoteReader]
     client: ShardedRowClient
     group: TowerGroup
     move: TowerMove
@@ -132,7 +133,7 @@ class TowerActor:
                 rendezvous,
                 rank=self._index,
                 size=self._job.towers.count,
-                deadline_s=self._job.deadline_s,
+                deadline_s=self._job.deadline_s + self._context.reader_patience_s,  # another may wait for its reader
                 device=torch.device("cpu"),
             )
         servers = [RemoteServer(peer) for peer in peers.servers]
@@ -151,7 +152,8 @@ class TowerActor:
         )
         tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
         move = TowerMove(client, self._servers_of)
-        self._state = _Joined(tower=tower, peers=peers, client=client, group=group, move=move)
+        readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
+        self._state = _Joined(tower=tower, peers=peers, readers=readers, client=client, group=group, move=move)
 
     def train(self, digest: str | None) -> StepLog:
         """Train until the sequencer has no more batches, or until a cut that stops the run.
@@ -233,6 +235,11 @@ class TowerActor:
     def warm_start(self, path: str) -> None:
         """Begin with a snapshot's parameters."""
         warm_tower(self._joined().tower, Snapshot.open(path))
+
+    @ray.method(concurrency_group="control")
+    def reader_replaced(self, reader: int, peer: Peer) -> None:
+        """Another reader is there: ask it for what the lost one has not answered."""
+        self._joined().readers[reader].replaced(peer)
 
     @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
@@ -333,7 +340,7 @@ class TowerActor:
             self._job,
             tower=self._index,
             sequencer=sequencer,
-            readers=[RemoteReader(peer) for peer in state.peers.readers],
+            readers=state.readers,
             clock=self._clock,
         )
 

@@ -16,6 +16,7 @@ from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
 from pipelines.data_commands import data_app
 from pipelines.deep_commands import resume_deep, sample, train_deep
+from pipelines.drill_commands import drill
 from pipelines.model_commands import add_model_commands
 from pipelines.options import Address, AsJson, InProcess, Overrides, Readers, Servers, Towers, refuse_two_places
 from pipelines.output import (
@@ -275,6 +276,7 @@ def evaluate(
 
 
 app.command()(sample)
+app.command()(drill)
 add_model_commands(app)
 
 
