@@ -114,7 +114,8 @@ class ActorGroup:
 
     def node_alive(self, member: Member) -> bool:
         """Whether the node that holds an actor is there, as far as Ray knows by now."""
-        return self._processes[member].node in live_nodes()
+        process = self._processes.get(member)
+        return process is None or process.node in live_nodes()
 
     def end(self, member: Member) -> None:
         """End one actor for certain, a stopped one too. Its place stays."""
