@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
+import ray
 
 from actors.calls import Answer
-from actors.naming import Member
+from actors.naming import NAMESPACE, Member, Role
 from hetero.errors import PeerLostError
 from hetero.exchange.messages import (
     DensePart,
@@ -28,11 +29,14 @@ from hetero.exchange.messages import (
     PushRequest,
     ReturnRequest,
 )
+from hetero.exchange.moving import Sent
+from hetero.keys.routing import Routing
 from hetero.keys.sequencer import Claim, Turn
 from hetero.keys.windows import TowerWindow
 from hetero.loops.meeting import Absent
 from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
 
+_BOUNDARY_DEADLINES = 10  # all that changed since the copy, not one request
 T = TypeVar("T")
 
 
@@ -69,6 +73,16 @@ class RemoteServer:
     def cut(self, name: str, *, base: str | None) -> Pending[None]:
         return self._answer(self._peer.handle.cut.remote(name, base), f"cut for {name}")
 
+    def send_rest(self) -> Pending[Sent]:
+        ref = self._peer.handle.send_rest.remote()
+        deadline_s = _BOUNDARY_DEADLINES * self._peer.deadline_s
+        return Answer(
+            ref=ref, member=self._peer.member, what="rows changed since they were copied", deadline_s=deadline_s
+        )
+
+    def adopt(self, then: Routing, *, steps: int) -> Pending[None]:
+        return self._answer(self._peer.handle.adopt.remote(then, steps), f"change to routing {then.version}")
+
     def open_dense(self, part: DensePart) -> Pending[None]:
         return self._answer(self._peer.handle.open_dense.remote(part), "first dense parameters")
 
@@ -86,6 +100,16 @@ class RemoteServer:
 
     def _answer(self, ref: Any, what: str) -> Answer[Any]:
         return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)
+
+
+def find_server(run: str, number: int, *, deadline_s: float) -> RemoteServer:
+    """A server by its name. Raises PeerLostError when there is none."""
+    member = Member(run, Role.SERVER, number)
+    try:
+        handle = ray.get_actor(str(member), namespace=NAMESPACE)
+    except ValueError as error:
+        raise PeerLostError(f"{member} is not there: {error}") from error
+    return RemoteServer(Peer(member, handle, deadline_s))
 
 
 class RemoteReader:

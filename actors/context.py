@@ -55,8 +55,14 @@ class RunContext:
 
 
 def cpus_needed(job: JobSpec) -> float:
-    """CPUs the run's actors ask Ray for, in cores."""
-    return sum(bundle["CPU"] for bundle in role_resources(job))
+    """CPUs the run's actors ask Ray for, in cores; with the most servers that its schedule names."""
+    more = max((at.count for at in job.server_schedule), default=0) - job.servers.count
+    return sum(bundle["CPU"] for bundle in role_resources(job)) + max(0, more) * server_resources(job)["CPU"]
+
+
+def server_resources(job: JobSpec) -> dict[str, float]:
+    """Resources of one server."""
+    return {"CPU": 0.5 * job.servers.threads}
 
 
 def role_resources(job: JobSpec) -> list[dict[str, float]]:
@@ -68,7 +74,7 @@ def role_resources(job: JobSpec) -> list[dict[str, float]]:
     return [
         {"CPU": 0.1},
         *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
-        *[{"CPU": 0.5 * job.servers.threads}] * job.servers.count,
+        *[server_resources(job)] * job.servers.count,
         *[{"CPU": float(job.towers.threads)}] * job.towers.count,
     ]
 

@@ -95,9 +95,27 @@ class ActorGroup:
                 )
         return [answer.result() for answer in answers]
 
+    def place_of(self, server: int) -> tuple[PlacementGroup, int]:
+        """Where a server of the run's start lies: its placement group, and the number of its bundle."""
+        assert self._placement is not None
+        return self._placement, 1 + self.context.job.readers.count + server
+
+    def join(self, member: Member, handle: Any, *, process: Process) -> None:
+        """An actor that was made elsewhere takes part from now on."""
+        self.members[member] = handle
+        self._processes[member] = process
+
+    def leave(self, member: Member) -> None:
+        """An actor takes no part any more, and ends."""
+        self._pings.forget(member)
+        self._processes.pop(member, None)
+        with contextlib.suppress(Exception):
+            ray.kill(self.members.pop(member), no_restart=True)
+
     def node_alive(self, member: Member) -> bool:
-        """Whether the node that holds an actor's bundle is there, as far as Ray knows by now."""
-        return self._nodes.get(self._bundles[member]) in live_nodes()
+        """Whether the node that holds an actor is there, as far as Ray knows by now."""
+        process = self._processes.get(member)
+        return process is None or process.node in live_nodes()
 
     def end(self, member: Member) -> None:
         """End one actor for certain, a stopped one too. Its place stays."""
@@ -155,7 +173,7 @@ class ActorGroup:
             "max_task_retries": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
         }
-        shell, extra = _SHELLS[member.role]
+        shell, extra = SHELLS[member.role]
         arguments = (self.context,) if member.role is Role.SEQUENCER else (self.context, member.index)
         if member.role is Role.SEQUENCER:
             job = self.context.job
@@ -182,10 +200,10 @@ class ActorGroup:
                 raise as_hetero_error(error, member=answer.member, what="start", deadline_s=_START_DEADLINE_S) from None
 
 
-_SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
+SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.SEQUENCER: (SequencerActor, {}),
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
-    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1, "moving": 2}}),
     Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
 }
 

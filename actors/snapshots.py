@@ -8,6 +8,7 @@ Waits for  nobody while training goes on; servers and tower 0 at the end of it
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,9 +40,11 @@ class _UnderWay:
 
 
 class SnapshotKeeper:
-    """Looked at with the run's progress. reports: of every snapshot so far."""
+    """Looked at with the run's progress. routing: version by which the group's servers hold rows, as far as the driver
+    knows. reports: of every snapshot so far."""
 
-    def __init__(self, group: ActorGroup, *, place: SnapshotPlace) -> None:
+    def __init__(self, group: ActorGroup, *, place: SnapshotPlace, routing: Callable[[], int]) -> None:
+        self._routing = routing
         self.reports: list[SnapshotReport] = []
         self._group = group
         self._place = place
@@ -68,7 +71,7 @@ class SnapshotKeeper:
             self._news = self._group.call(self._tower, "cut_news")
         elif ray.wait([self._news.ref], timeout=0.0)[0]:
             told, self._news = self._news.result(), None
-            if told is not None:
+            if told is not None and told.routing == self._routing():  # else the group's servers are about to change
                 self._begin(told)
 
     def _ask_in_time(self, step: int) -> None:

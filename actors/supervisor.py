@@ -19,6 +19,7 @@ from actors.failures import Failure, failure_of, root_of
 from actors.group import ActorGroup
 from actors.naming import Role
 from actors.replacements import Replacements
+from actors.resize import ServerPlaces, ServerResizer
 from actors.sequencer import SequencerNews
 from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
@@ -28,6 +29,8 @@ from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
+from hetero.keys.routing import Routing
+from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Action, Loss, Recovery, RecoveryLog, decide
@@ -59,6 +62,8 @@ class RayRun:
         self._steps = 0
         self._spilled_bytes: int | None = 0
         self._group = ActorGroup(context)
+        self._places = ServerPlaces(self._group)
+        self._routing = Routing.first(buckets=context.job.buckets, servers=context.job.servers.count)
         self._readers = Replacements(self._group)
         try:
             self.precision = self._choose_precision()
@@ -82,24 +87,36 @@ class RayRun:
         rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         return sum(rows)
 
-    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
+    def train(
+        self,
+        data: DataPass,
+        *,
+        watch: Watch,
+        snapshots: SnapshotPlace = NOWHERE,
+        servers: ServersPlace = AS_SCHEDULED,
+    ) -> TrainOutcome:
         before, spilled_before = self._cpu_s(), store_spilled_bytes()
-        keeper = SnapshotKeeper(self._group, place=snapshots)
+        resizer = ServerResizer(self._group, places=self._places, wanted=servers, routing=self._routing)
+        keeper = SnapshotKeeper(self._group, place=snapshots, routing=lambda: resizer.routing.version)
 
         def look(progress: RunProgress) -> None:
+            resizer.look(progress.step)
             keeper.look(progress.step)
             watch(progress)
 
         try:
             digest = data.digest if snapshots.folder is not None else None
             logs = self._run_phase(data, "train", look, digest)
+            resizer.finish()
             keeper.finish()
         finally:
+            self._routing = resizer.routing
+            resizer.close()
             keeper.close()
         self._note_spilled(spilled_before, store_spilled_bytes())
-        cpu_s = {role: max(0.0, seconds - before[role]) for role, seconds in self._cpu_s().items()}
+        cpu_s = {role: max(0.0, seconds - before.get(role, 0.0)) for role, seconds in self._cpu_s().items()}
         self._steps = max(len(log.losses) for log in logs)
-        return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports)
+        return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports, servers=resizer.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
@@ -139,6 +156,11 @@ class RayRun:
             roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window, store=store
         )
 
+    @property
+    def name(self) -> str:
+        """The first part of its actors' names."""
+        return self._group.context.run
+
     def pid_of(self, role: Role, index: int) -> int:
         """The process of one actor, on its own machine."""
         member = self._group.of(role)[index]
@@ -146,6 +168,7 @@ class RayRun:
 
     def close(self) -> None:
         self._group.close()
+        self._places.close()
 
     def _choose_precision(self) -> PrecisionChoice:
         """One for all towers, from what each of their machines has."""

@@ -85,6 +85,22 @@ class ProtocolError(HeteroError):
     """Two roles disagree about step, sequence number or routing version: a bug, or a message from an old run."""
 
 
+class StaleRoutingError(ProtocolError):
+    """A call came by a routing that holds no more; it changed nothing. routing: the one that holds, of
+    `hetero.keys.routing`."""
+
+    def __init__(self, message: str, *, routing: object) -> None:
+        super().__init__(message)
+        self.routing = routing
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (_stale, (str(self), self.routing))
+
+
+def _stale(message: str, routing: object) -> StaleRoutingError:
+    return StaleRoutingError(message, routing=routing)
+
+
 def _lost(kind: type[PeerLostError], message: str, role: str | None) -> PeerLostError:
     return kind(message, role=role)
 

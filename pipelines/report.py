@@ -125,6 +125,11 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "window", f"{steps} steps, at most {size(bytes_)} of rows a tower ({summary.window['why']})"
     if summary.snapshots:
         yield "snapshots", _snapshots(summary.snapshots)
+    for change in summary.servers:
+        if change["error"] is None:
+            moved, pause_s = int(str(change["rows"])), float(str(change["pause_s"]))
+            told = f"{moved:,} rows moved, training stood still for {pause_s:.2f} s"
+            yield f"servers, step {change['step']}", f"{change['before']} to {change['after']}: {told}"
     for recovery in summary.recoveries:
         yield "recovered", recovered(recovery)
     yield "whole run", duration(summary.wall_s)

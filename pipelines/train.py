@@ -19,6 +19,7 @@ from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
+from hetero.loops.moves import ServersPlace
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Counts, Recovery, RecoveryLog
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
@@ -194,9 +195,11 @@ def _attempt(
             watcher.warm_started(run.warm_start(), path=spec.warm_start.path)
         watcher.begin(Phase.TRAIN, attempt.train.data)
         clear_drafts(folder.snapshots)
+        folder.take_asked_servers()  # of a run before this one
         with stop:
             place = SnapshotPlace(folder=folder.snapshots, told=watcher.note_snapshot, stop=stop.asked)
-            outcome = run.train(attempt.train, watch=look, snapshots=place)
+            servers = ServersPlace(asked=folder.take_asked_servers, told=watcher.note_servers)
+            outcome = run.train(attempt.train, watch=look, snapshots=place, servers=servers)
         if outcome.stopped:
             raise stop.error(_how_to_go_on(outcome, folder=folder))
         watcher.end(Phase.TRAIN)
@@ -304,6 +307,7 @@ def _summary(
         mode=job.train.mode,
         staleness=report.staleness.record(),
         snapshots=_snapshots(outcome, start=start),
+        servers=tuple(asdict(change) for change in outcome.servers),
         recoveries=tuple(recovery.to_dict() for recovery in result.recoveries),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
@@ -362,6 +366,11 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
         f"the snapshot of step {report.step} could not be written: {report.error}"
         for report in outcome.snapshots
         if report.error is not None
+    ]
+    found += [
+        f"{change.after} servers were wanted after step {change.step}, {change.before} stayed: {change.error}"
+        for change in outcome.servers
+        if change.error is not None
     ]
     if outcome.rejected_rows:
         names = ", ".join(f"{e.table} key {e.key} in step {e.step}" for e in outcome.rejected_examples[:3])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import asdict
 
 from hetero.data.malformed import CheckPoint, MalformedLog
+from hetero.loops.moves import ServersChanging, ServersReport
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Recovery
 from hetero.loops.run import RunProgress, TrainOutcome
@@ -153,6 +155,27 @@ class Watcher:
             report.write_s,
             report.pause_s,
         )
+
+    def note_servers(self, news: ServersChanging | ServersReport) -> None:
+        """The number of servers is about to change, has changed, or stays what it was."""
+        told = asdict(news)
+        if isinstance(news, ServersChanging):
+            self._events.event("servers.changing", **told)
+            _LOG.info("servers: %d to be %d; rows are copied", news.before, news.after)
+        elif news.error is not None:
+            self._events.event("servers.kept", **told)
+            _LOG.warning("servers: %d stay, %d were wanted: %s", news.before, news.after, news.error)
+        else:
+            del told["error"]
+            self._events.event("servers.changed", **told)
+            _LOG.info(
+                "servers: %d after step %d, %d before; %d rows moved, training stood still for %.3f s",
+                news.after,
+                news.step,
+                news.before,
+                news.rows,
+                news.pause_s,
+            )
 
     def note_rejected(self, outcome: TrainOutcome) -> None:
         """Name the gradients that were not finite."""

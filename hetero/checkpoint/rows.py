@@ -5,8 +5,10 @@ A server reads only files that hold buckets of its. How rows lie in a file: `het
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,8 @@ from hetero.records import I32, JobSpec, KeySet
 
 PART_BYTES = 64 << 20
 MOST_PARTS = 256
+_CHUNKS_AHEAD = 2
+_SHORT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +139,8 @@ def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serve
     for group, store in enumerate(stores):
         entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
         store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
-    for entry, chunks in _read_ahead(wanted):
-        _load_file(stores[entry.group or 0], job, chunks, entry, server=server, owners=owners)
+    for entry, chunk in _read_ahead(wanted):
+        _load(stores[entry.group or 0], job, chunk, entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
 
 
@@ -154,19 +158,40 @@ def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
     return _checked(snapshot, entry, snapshot.read(entry))
 
 
-def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[FileEntry, list[RowChunk]]]:
-    """Files with what they hold: the next one is read, checked and decoded while one is loaded."""
+def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[FileEntry, RowChunk]]:
+    """The rows of files in order; a thread reads, checks and decodes a little ahead. Raises DataError."""
+    ready: queue.Queue[tuple[FileEntry, RowChunk] | BaseException | None] = queue.Queue(maxsize=_CHUNKS_AHEAD)
+    stopped = threading.Event()
 
-    def read(number: int) -> list[RowChunk]:
-        return list(read_part(*wanted[number]))
+    def put(item: tuple[FileEntry, RowChunk] | BaseException | None) -> bool:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=_SHORT_S)
+                return True
+        return False
 
-    with ThreadPoolExecutor(1, thread_name_prefix="snapshot files") as reader:
-        ahead: Future[list[RowChunk]] | None = reader.submit(read, 0) if wanted else None
-        for number, (_, entry) in enumerate(wanted):
-            assert ahead is not None
-            chunks = ahead.result()
-            ahead = reader.submit(read, number + 1) if number + 1 < len(wanted) else None
-            yield entry, chunks
+    def run() -> None:
+        try:
+            for number, (part, entry) in enumerate(wanted):
+                for later, soon in wanted[number + 1 : number + 2]:
+                    Storage(later.path).expect(soon.file)
+                for chunk in read_part(part, entry):
+                    if not put((entry, chunk)):
+                        return
+            put(None)
+        except BaseException as error:  # raised where the rows are loaded
+            put(error)
+
+    reader = threading.Thread(target=run, name="snapshot files", daemon=True)
+    reader.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        reader.join()
 
 
 def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChunk]:
@@ -189,21 +214,18 @@ def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
     return any(bool(spread[start * scale : stop * scale].any()) for start, stop in ranges)
 
 
-def _load_file(
-    store: Rows, job: JobSpec, chunks: Sequence[RowChunk], entry: FileEntry, *, server: int, owners: I32
-) -> None:
-    seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
-    for chunk in chunks:
-        owner = np.empty(len(chunk.keys), np.int32)
-        owners_kernel(chunk.keys.tables, chunk.keys.keys, seeds, shift, owners, owner)
-        kept = owner == server
-        keys, rows = chunk.keys, chunk.rows
-        if not kept.all():
-            keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
-        if entry.kind is FileKind.TOMBSTONES:
-            store.delete_rows(keys)
-        else:
-            store.load_rows(keys, rows)
+def _load(store: Rows, job: JobSpec, chunk: RowChunk, entry: FileEntry, *, server: int, owners: I32) -> None:
+    owner = np.empty(len(chunk.keys), np.int32)
+    shift = np.uint64(65 - job.buckets.bit_length())
+    owners_kernel(chunk.keys.tables, chunk.keys.keys, mixed_seeds(job.groups), shift, owners, owner)
+    kept = owner == server
+    keys, rows = chunk.keys, chunk.rows
+    if not kept.all():
+        keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
+    if entry.kind is FileKind.TOMBSTONES:
+        store.delete_rows(keys)
+    else:
+        store.load_rows(keys, rows)
 
 
 def _ranges(buckets: np.ndarray) -> Ranges:

@@ -223,6 +223,16 @@ class Storage:
         with reading(self.file(name)), self._filesystem.open_input_file(f"{self._root}/{name}") as source:
             return source.read_buffer()
 
+    def expect(self, name: str) -> None:
+        """A file is to be read soon: the system may fetch it meanwhile, where it can."""
+        if self.local and hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # what is wrong with it is told when it is read
+                descriptor = os.open(f"{self._root}/{name}", os.O_RDONLY)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(descriptor)
+
     @contextmanager
     def writing(self, name: str, *, behind: WriteBehind | None = None) -> Iterator[Sink]:
         """A new file, complete and on the disk when the block ends. Raises SnapshotError."""

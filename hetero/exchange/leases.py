@@ -113,8 +113,16 @@ class LeasedGroup:
 
     def held(self) -> tuple[KeySet, F32]:
         """All leased rows: their keys, and copies float32 [n, W]."""
-        slots = np.flatnonzero(self._filled).astype(np.int32)
-        return KeySet(self._tables[slots], self._keys[slots]), self._gather(slots, self._width)
+        return self.held_keys(), self._gather(self._filled_slots(), self._width)
+
+    def held_keys(self) -> KeySet:
+        """The keys of all leased rows."""
+        slots = self._filled_slots()
+        return KeySet(self._tables[slots], self._keys[slots])
+
+    def put_back(self, rows: F32) -> None:
+        """Let rows float32 [n, W] take the slots that are filled, in the order of `held`."""
+        scatter_kernel(self._buffer, self._filled_slots(), rows)
 
     def weights(self, slots: I32) -> F32:
         """Weights at slots, float32 [n, E]."""
@@ -138,6 +146,9 @@ class LeasedGroup:
     @property
     def leased_bytes(self) -> int:
         return self._buffer.nbytes
+
+    def _filled_slots(self) -> I32:
+        return np.flatnonzero(self._filled).astype(np.int32)
 
     def _gather(self, slots: I32, columns: int) -> F32:
         out = np.empty((len(slots), columns), np.float32)
@@ -176,6 +187,7 @@ class LeasedRows:
         self._routes: dict[int, tuple[StepRoute, ...]] = {}
         self._entering: tuple[TowerWindow, Pending[tuple[F32, ...]]] | None = None
         self._ended = False
+        self._window = 0
         self._crossed_t: float | None = None
 
     def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
@@ -226,6 +238,23 @@ class LeasedRows:
     def renew(self) -> None:
         """Rows that were fetched for the next window have not changed since: they stay."""
 
+    def let_go(self, steps: int) -> PushSummary:
+        """Give back every row, those fetched for the next window too. Which rows they are, and their slots, stay."""
+        held = [leased.held() for leased in self._groups]
+        self._client.give_back([keys for keys, _ in held], [rows for _, rows in held], window=self._window)
+        if self._entering is not None:
+            window, entering = self._entering
+            self._client.give_back([moves.enter for moves in window.moves], entering.result(), window=window.index)
+        return self._client.settle()
+
+    def take_again(self) -> None:
+        held = [leased.held_keys() for leased in self._groups]
+        rows = self._client.lease(held, window=self._window).result()
+        for leased, own in zip(self._groups, rows, strict=True):
+            leased.put_back(own)
+        if self._entering is not None:
+            self._ask(self._entering[0])
+
     def finish(self) -> PushSummary:
         while not self._ended:
             self._advance()
@@ -255,6 +284,7 @@ class LeasedRows:
             leased.put_in(moves, fresh)
         self._routes = {spec.step: route for spec, route in zip(window.specs, window.routes, strict=True)}
         self._ended = not window.specs
+        self._window = window.index
 
     def _ask_ahead(self) -> None:
         """Ask for the rows of the next window as soon as it is known, without waiting for it."""
