@@ -17,7 +17,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 _END_S = 10.0
 _LOOK_EVERY_S = 0.05
-_TITLE = "ray::"
+_TITLE = "ray::"  # Ray names its workers by what they run
+_CLASS = "Actor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +58,18 @@ def end_process(process: Process) -> None:
 
 
 def end_here(processes: Iterable[Process]) -> None:
-    """End those that are on this node; of others Ray takes care. Raises nothing."""
+    """End those that are on this machine, of nodes that are gone too: actors live on for a while when their raylet was
+    killed. Of other machines Ray takes care. Raises nothing."""
     with contextlib.suppress(Exception):
-        node = ray.get_runtime_context().get_node_id()
+        here = cast(Any, ray).util.get_node_ip_address()
+        nodes = {node["NodeID"] for node in cast(Any, ray).nodes() if node["NodeManagerAddress"] == here}
         for process in processes:
-            if process.node == node:
+            if process.node in nodes:
                 kill_worker(process.pid)
 
 
 def kill_worker(pid: int) -> None:
-    """Kill a Ray worker of this machine and wait until it is gone; another process that has its number stays."""
+    """Kill an actor of this machine and wait until it is gone; another process that has its number stays."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if not _is_worker(process):
@@ -80,4 +83,5 @@ def kill_worker(pid: int) -> None:
 def _is_worker(process: psutil.Process) -> bool:
     if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
         return False
-    return bool(process.cmdline()) and process.cmdline()[0].startswith(_TITLE)
+    title = (process.cmdline() or [""])[0]
+    return title.startswith(_TITLE) and _CLASS in title

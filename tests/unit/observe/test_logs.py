@@ -15,10 +15,15 @@ from hetero.observe.logs import PACKAGES, setup_logging
 def logging_as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, levels = list(root.handlers), {name: logging.getLogger(name).level for name in PACKAGES}
+    ours = [handler for handler in handlers if type(handler).__module__ == setup_logging.__module__]
+    for handler in ours:  # a command that ran before in this process may have set the screen's level
+        root.removeHandler(handler)
     yield
     for handler in [handler for handler in root.handlers if handler not in handlers]:
         root.removeHandler(handler)
         handler.close()
+    for handler in ours:
+        root.addHandler(handler)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
 
