@@ -25,6 +25,7 @@ def check(job: Job) -> list[Problem]:
         *_roles(job),
         *_modes(job),
         *_storage(job),
+        *_policies(job),
     ]
 
 
@@ -46,6 +47,20 @@ def _storage(job: Job) -> Iterator[Problem]:
             f"is {job.snapshots.deltas}, and storage.memory_bytes is given: rows on SSD do not tell what changed since "
             "a snapshot; set it to 0",
         )
+
+
+def _policies(job: Job) -> Iterator[Problem]:
+    for number, table in enumerate(job.tables):
+        for name, section in (("admission", table.admission), ("eviction", table.eviction)):
+            path: Path = ("tables", number, name)
+            if section is not None and job.train.mode == "geo":
+                yield Problem(path, "towers train copies of their own in train.mode `geo`; use another mode")
+        forgets = table.admission is not None and table.admission.forget_days is not None
+        if (forgets or table.eviction is not None) and job.train.day_steps is None:
+            yield Problem(
+                ("tables", number, "eviction" if table.eviction else "admission"),
+                "counts days, and train.day_steps does not say how many steps a day has; give it",
+            )
 
 
 def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
+from hetero.checkpoint.manifest import FileEntry, FileKind, Ranges
 from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
+from hetero.checkpoint.ranges import bucket_ranges, overlaps
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Storage, reading
+from hetero.checkpoint.words import load_words, write_words
 from hetero.checkpoint.write_behind import WriteBehind
 from hetero.embedding.cut import RowChunk
+from hetero.embedding.policies.cut import PolicyCut
 from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
@@ -56,6 +59,8 @@ def write_cuts(cuts: Sequence[RowsCut], job: JobSpec, *, folder: str, server: in
     for group, cut in enumerate(cuts):
         files += _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
         files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
+        if isinstance(cut, PolicyCut):
+            files += write_words(cut.words, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
@@ -88,7 +93,7 @@ def _write_group(
             sha256=sinks[part].written().sha256,
             rows=rows[part],
             group=group,
-            buckets=_ranges(np.flatnonzero(part_of == part)),
+            buckets=bucket_ranges(np.flatnonzero(part_of == part)),
         )
         for part in range(parts)
     )
@@ -111,7 +116,7 @@ def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners
             sha256=written.sha256,
             rows=rows,
             group=group,
-            buckets=_ranges(np.flatnonzero(owners == server)),
+            buckets=bucket_ranges(np.flatnonzero(owners == server)),
         ),
     )
 
@@ -135,6 +140,7 @@ def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serve
     for group, store in enumerate(stores):
         entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
         store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
+    load_words(stores, job, snapshot, server=server, owners=owners)
     for part, entry, data in _read_ahead(wanted):
         _load_file(stores[entry.group or 0], job, _checked(part, entry, data), entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
@@ -176,15 +182,6 @@ def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChu
         raise DataError(f"{path}: holds {seen} rows, the manifest says {entry.rows}")
 
 
-def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
-    """Whether a file with these ranges, of a snapshot of `record`, may hold rows of the buckets marked in `mine`, bool
-    [buckets]."""
-    finest = max(record.buckets, len(mine))
-    spread = np.repeat(mine, finest // len(mine))
-    scale = finest // record.buckets
-    return any(bool(spread[start * scale : stop * scale].any()) for start, stop in ranges)
-
-
 def _load_file(
     store: Rows, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
 ) -> None:
@@ -200,12 +197,3 @@ def _load_file(
             store.delete_rows(keys)
         else:
             store.load_rows(keys, rows)
-
-
-def _ranges(buckets: np.ndarray) -> Ranges:
-    """Ascending numbers as runs [start, stop)."""
-    if not len(buckets):
-        return ()
-    breaks = np.flatnonzero(np.diff(buckets) != 1) + 1
-    runs = np.split(buckets, breaks)
-    return tuple((int(run[0]), int(run[-1]) + 1) for run in runs)

@@ -16,11 +16,12 @@ from hetero.checkpoint.manifest import MANIFEST, FileKind, GroupRecord
 from hetero.checkpoint.rows import read_part
 from hetero.checkpoint.search import latest_good
 from hetero.checkpoint.snapshot import Snapshot
+from hetero.embedding.policies.days import bare
 from hetero.embedding.rows import Rows
 from hetero.embedding.store import Create
 from hetero.errors import DataError, UserError
 from hetero.keys.routing import Router
-from hetero.optim.definition import row_width
+from hetero.optim.definition import group_width
 from hetero.records import F32, I32, JobSpec, KeySet, WarmStartSpec
 
 
@@ -109,7 +110,7 @@ def _moves(theirs: GroupRecord, job: JobSpec) -> dict[int, _Move]:
         if table.name in places and _wanted(table.name, job.warm_start.tables):
             group, index = places[table.name]
             own = job.groups[group]
-            same = (theirs.optimizer, theirs.width) == (own.optimizer.kind.value, row_width(own.optimizer, own.dim))
+            same = (theirs.optimizer, theirs.width) == (own.optimizer.kind.value, group_width(own))
             moves[table.index] = _Move(group, index, same)
     return moves
 
@@ -117,7 +118,7 @@ def _moves(theirs: GroupRecord, job: JobSpec) -> dict[int, _Move]:
 def _put(store: Rows, job: JobSpec, move: _Move, keys: KeySet, rows: F32) -> None:
     if not move.whole:
         dim = job.groups[move.group].dim
-        store.pull(keys, create=Create.YES)
+        bare(store).pull(keys, create=Create.YES)
         fresh = store.read_rows(keys).rows
         fresh[:, :dim] = rows[:, :dim]
         rows = fresh

@@ -12,7 +12,7 @@ from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.rows import buffer_bytes
 from hetero.errors import CapacityError
 from hetero.kernels.ssd_records import PAGE
-from hetero.optim.definition import row_width
+from hetero.optim.definition import group_width
 from hetero.records import GroupSpec
 
 _REGIONS_A_SHARD = 3
@@ -45,9 +45,12 @@ class TierBudget:
         """Rows of a part, when a call works part by part."""
         return self._part_bytes // (4 * self.width)
 
-    def rows(self, *, leases: LeaseTable, index: SsdIndex) -> int:
-        """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        indexes = leases.memory_bytes + index.memory_bytes
+    def rows(self, *, leases: LeaseTable, index: SsdIndex, beside: int = 0) -> int:
+        """Rows that memory may hold beside everything else, `beside` bytes among it.
+
+        Raises CapacityError when those are none.
+        """
+        indexes = leases.memory_bytes + index.memory_bytes + beside
         room = self.total_bytes - self._buffers - indexes
         rounding = PAGE * _REGIONS_A_SHARD
         if room // SHARDS >= _HUGE_FROM:
@@ -73,7 +76,7 @@ class TierBudget:
 
 def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, ssd_bytes: int) -> int:
     """A budget of memory that holds so many rows while so many others lie on SSD and with towers, in bytes."""
-    width = row_width(group.optimizer, group.dim)
+    width = group_width(group)
     indexes = MOST_ENTRY_BYTES * ssd_rows + LEASE_BYTES * leased_rows + SHARDS * (PAGE + 256)  # those of empty shards
     held = int(rows * (4 * width + ROW_OVERHEAD_BYTES)) + indexes
     rounding = PAGE * _REGIONS_A_SHARD + (_HUGE_ROUNDING if held // SHARDS >= _HUGE_FROM else 0)

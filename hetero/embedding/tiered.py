@@ -51,7 +51,8 @@ class TieredStore:
     """The rows of one group on one server, beyond memory. One caller at a time; it owns `ssd`.
 
     memory_bytes: budget of rows, indexes and buffers together. most_rows: in memory, where the budget has room for more
-    (for measurements); it may be set at any time. folders: to be deleted when it is closed.
+    (for measurements). beside_bytes: of the budget, taken by who wraps this store. Both may be set at any time.
+    folders: to be deleted when it is closed.
     Raises CapacityError when the budget holds no rows at all.
     """
 
@@ -83,6 +84,7 @@ class TieredStore:
         )
         self._folders = folders
         self.most_rows: int | None = None
+        self.beside_bytes = 0
         self._told = ToldLeases()
         self._hyper = hyper_array(group.optimizer)
         self._counts = TierCounts()
@@ -99,7 +101,7 @@ class TieredStore:
         out = np.empty((len(keys), self._group.dim), np.float32)
 
         def work(start: int, part: KeySet) -> None:
-            self._bring(part)
+            self._bring_or_make(part)
             out[start : start + len(part)] = self._memory.pull(part, create=Create.YES)
             self._settle(part)
 
@@ -114,7 +116,7 @@ class TieredStore:
         told = _Parts()
 
         def work(start: int, part: KeySet) -> None:
-            self._bring(part)
+            self._bring_or_make(part)
             report = self._memory.push(part, gradients[start : start + len(part)])
             self._settle(part)
             told.applied += report.applied
@@ -137,8 +139,7 @@ class TieredStore:
     def write_rows(self, keys: KeySet, rows: F32) -> None:
         """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError, LeaseError."""
         keys = self._free(keys)
-        if rows.shape != (len(keys), self.width):
-            raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
+        self._check_shape(keys, rows)
 
         def work(start: int, part: KeySet) -> None:
             self._resident.next_turn()
@@ -170,6 +171,10 @@ class TieredStore:
 
         Raises LeaseError when a row is held already; then nothing is leased.
         """
+        return self.lend(keys, holder=holder).rows
+
+    def lend(self, keys: KeySet, *, holder: int) -> RowsRead:
+        """`lease`, telling which of the rows were there before."""
         self._leases.check_holder(holder)
         keys = self._free(keys)
         read = self._memory.read_rows(keys)
@@ -185,12 +190,48 @@ class TieredStore:
         self._counts.ssd += len(missing) - len(fresh)
         self._leases.add(keys, holder=holder, uses=uses)
         self._shrink()
-        return rows
+        there = np.ones(len(keys), np.bool_)
+        there[fresh] = False
+        return RowsRead(rows, there)
+
+    def check_held(self, keys: KeySet, *, holder: int) -> None:
+        """Raises LeaseError naming the first of the rows that `holder` lacks."""
+        keys = self._memory.checked(keys)
+        holders = self._leases.holders(keys)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
+
+    def drop_leased(self, keys: KeySet, *, holder: int) -> None:
+        """Forget rows of unique keys that `holder` has and that were made for it. Raises LeaseError when it lacks
+        one; then none is."""
+        keys = self._memory.checked(keys)
+        self.check_held(keys, holder=holder)
+        self._leases.remove(keys)
+        self._rows_of -= np.bincount(keys.tables, minlength=len(self._rows_of))
+        if not len(self._leases):
+            self._forget_noted()
+
+    def there(self, keys: KeySet) -> np.ndarray:
+        """Which of unique keys have rows, bool [n]. Those on SSD come to memory, where the call that follows finds
+        and counts them."""
+        keys = self._free(keys)
+        there = np.ones(len(keys), np.bool_)
+
+        def work(start: int, part: KeySet) -> None:
+            nowhere = self._bring(part)
+            there[start + nowhere] = False
+            self._counts.memory -= len(part) - len(nowhere)
+            self._ssd.tick()
+
+        self._by_parts(keys, work)
+        return there
 
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
         keys = self._memory.checked(keys)
-        self._check_holds(keys, rows, holder)
+        self.check_held(keys, holder=holder)
+        self._check_shape(keys, rows)
 
         def work(start: int, part: KeySet) -> None:
             uses = self._leases.uses(part)
@@ -209,7 +250,8 @@ class TieredStore:
         """Take down rows float32 [U, W] that `holder` has and keeps, for the cut that follows. Raises LeaseError when
         it lacks one; then none is."""
         keys = self._memory.checked(keys)
-        self._check_holds(keys, rows, holder)
+        self.check_held(keys, holder=holder)
+        self._check_shape(keys, rows)
         self._ssd.compaction.paused = True
         self._told.add(keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows)))
 
@@ -284,7 +326,7 @@ class TieredStore:
 
     def capacity(self) -> int:
         """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        capacity = self._budget.rows(leases=self._leases, index=self._ssd.index)
+        capacity = self._budget.rows(leases=self._leases, index=self._ssd.index, beside=self.beside_bytes)
         return capacity if self.most_rows is None else min(capacity, self.most_rows)
 
     def use(self) -> TierUse:
@@ -310,13 +352,18 @@ class TieredStore:
         for start in range(0, len(keys), size):
             work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
 
-    def _bring(self, keys: KeySet) -> None:
-        """Let all rows be in memory that exist, and room be there for the others."""
+    def _bring_or_make(self, keys: KeySet) -> None:
+        """`_bring`, and count the others as made, which the caller is about to do."""
+        self._fresh = self._bring(keys)
+        self._count_new(_picked(keys, self._fresh))
+
+    def _bring(self, keys: KeySet) -> I32:
+        """Let all rows be in memory that exist, and room be there for the others; positions of those."""
         self._resident.next_turn()
         missing = self._resident.touch(keys)
         self._counts.memory += len(keys) - len(missing)
         if not len(missing):
-            return
+            return missing
         self._make_room(len(missing))
         found = self._ssd.take(_picked(keys, missing))
         came = np.flatnonzero(found.found)
@@ -325,8 +372,8 @@ class TieredStore:
             coming = _picked(keys, missing[came])
             self._memory.write_rows(coming, found.rows[came])
             self._resident.note(coming, np.minimum(found.uses[came] + 1, MOST_USES).astype(np.uint8))
-        self._count_new(_picked(keys, missing[~found.found]))
-        self._fresh = missing[~found.found]
+        nowhere: I32 = missing[~found.found]
+        return nowhere
 
     def _settle(self, keys: KeySet) -> None:
         """Note the rows that the call has made, and let the disk's work go on."""
@@ -406,11 +453,7 @@ class TieredStore:
                 raise self._held(keys, int(held[0]), int(holders[held[0]]))
         return keys
 
-    def _check_holds(self, keys: KeySet, rows: F32, holder: int) -> None:
-        holders = self._leases.holders(keys)
-        strange = np.flatnonzero(holders != holder)
-        if len(strange):
-            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
+    def _check_shape(self, keys: KeySet, rows: F32) -> None:
         if rows.shape != (len(keys), self.width):
             raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
 

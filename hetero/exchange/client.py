@@ -32,7 +32,7 @@ from hetero.exchange.server import RowServer
 from hetero.exchange.traffic import Traffic, bytes_of
 from hetero.keys.routing import Routed, Router, initial_owners
 from hetero.observe.spans import Span, SpanClock
-from hetero.optim.definition import row_width
+from hetero.optim.definition import lease_width
 from hetero.records import F32, JobSpec, KeySet
 
 
@@ -188,11 +188,11 @@ class ShardedRowClient:
             )
             for index, server in enumerate(self._servers)
         ]
-        widths = [row_width(group.optimizer, group.dim) for group in self._job.groups]
+        widths = [lease_width(group) for group in self._job.groups]
         return PendingRows(routed, answers, widths, self._clock, self.traffic)
 
-    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None:
-        """Send leased rows back, per group float32 [U, W]. Returns once they are under way.
+    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None) -> None:
+        """Send leased rows back, per group float32 [U, W]. Returns once they are under way. flush: see the message.
 
         A server handles this tower's calls in order: a later `lease` sees what was given back before it.
         """
@@ -206,6 +206,7 @@ class ShardedRowClient:
                 tower=self._tower,
                 sequence=self._returns[index],
                 window=window,
+                flush=flush,
                 keys=tuple(group[index].keys for group in routed),
                 rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
             )

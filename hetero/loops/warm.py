@@ -16,6 +16,7 @@ import torch
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.data.hashing import hash_strings
 from hetero.embedding.open_rows import open_rows
+from hetero.embedding.policies.rows import PolicyRows
 from hetero.embedding.store import Create
 from hetero.embedding.tier_budget import budget_for
 from hetero.exchange.client import LocalServer, ShardedRowClient
@@ -28,7 +29,9 @@ from hetero.keys.assemble import BatchAssembler
 from hetero.keys.numbering import KeyNumbers
 from hetero.keys.routing import Router, initial_owners
 from hetero.keys.windows import WindowBuilder
+from hetero.loops.uses import with_uses
 from hetero.observe.spans import SpanClock
+from hetero.optim.definition import gradient_width
 from hetero.parallel.group import SoleTower
 from hetero.records import (
     START,
@@ -119,7 +122,11 @@ def _one_step(job: JobSpec, batch: Batch) -> None:
             copied.update(unique, gradient)
             copied.weights(unique)
     else:
-        server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=gradients))
+        told = with_uses(gradients, batch, groups=job.groups)
+        server.push(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=told))
+    for store in server.stores:
+        if isinstance(store, PolicyRows):
+            store.begin_day(1)
     server.state()
     server.close()
 
@@ -137,7 +144,7 @@ def _rows_that_move(job: JobSpec) -> None:
             (store,) = open_rows(replace(job, groups=(group,), storage=storage))
             for create in (Create.YES, Create.NO):
                 store.pull(own, create=create)
-            store.push(own, np.zeros((count, group.dim), np.float32))
+            store.push(own, np.zeros((count, gradient_width(group)), np.float32))
             store.give_back(half, store.lease(half, holder=1), holder=1)
             for _ in store.scan():
                 pass
@@ -151,8 +158,8 @@ def _one_snapshot(job: JobSpec, batch: Batch) -> None:
     keys = [group.unique for group in batch.groups]
     rows = [store.pull(unique, create=Create.YES) for store, unique in zip(server.stores, keys, strict=True)]
     snapshots.cut("warm", owners=np.zeros(job.buckets, np.int32))
-    for store, unique, weights in zip(server.stores, keys, rows, strict=True):
-        store.push(unique, weights)
+    for store, unique, told in zip(server.stores, keys, with_uses(tuple(rows), batch, groups=job.groups), strict=True):
+        store.push(unique, told)
         store.delete_rows(unique)
         store.load_rows(unique, np.zeros((len(unique), store.width), np.float32))
     with tempfile.TemporaryDirectory(prefix="hetero-warm-") as folder:
@@ -176,7 +183,7 @@ def _leased_step(job: JobSpec, batch: Batch) -> None:
     client = ShardedRowClient(job, tower=0, servers=[LocalServer(server)], clock=clock)
     leased = LeasedRows(job, client=client, group=SoleTower(), windows=GivenWindows(windows), clock=clock)
     gradients = tuple(np.zeros(values.shape, np.float32) for values in leased.rows(spec, batch))
-    leased.apply(spec, batch, gradients)
+    leased.apply(spec, batch, with_uses(gradients, batch, groups=job.groups))
     leased.finish()
     for rows in gradients:
         merge_kernel(np.arange(len(rows), dtype=np.int32), rows, np.zeros_like(rows))
