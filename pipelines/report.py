@@ -126,7 +126,8 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
         yield (
             "rows found in memory",
             f"{tiers['memory_hit_rate']:.1%} of those asked for; {tiers['memory_rows']:,.0f} rows are in memory, "
-            f"{tiers['ssd_rows']:,.0f} on SSD",
+            f"{tiers['ssd_rows']:,.0f} on SSD"
+            + (f"; predicted {tiers['predicted_memory_hit_rate']:.1%}" if "predicted_memory_hit_rate" in tiers else ""),
         )
         yield (
             "SSD a row trained",

@@ -24,6 +24,17 @@ _COPIES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexUse:
+    """What an index takes that is not here: of a run that is only simulated."""
+
+    memory_bytes: int
+    row_count: int
+
+    def __len__(self) -> int:
+        return self.row_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierBudget:
     """total_bytes: of rows, indexes and buffers together. ssd_bytes: of the SSD's buffers. names: tables, for errors.
 
@@ -45,7 +56,7 @@ class TierBudget:
         """Rows of a part, when a call works part by part."""
         return self._part_bytes // (4 * self.width)
 
-    def rows(self, *, leases: LeaseTable, index: SsdIndex, beside: int = 0) -> int:
+    def rows(self, *, leases: LeaseTable | IndexUse, index: SsdIndex | IndexUse, beside: int = 0) -> int:
         """Rows that memory may hold beside everything else, `beside` bytes among it.
 
         Raises CapacityError when those are none.

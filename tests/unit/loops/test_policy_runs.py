@@ -25,6 +25,12 @@ def with_policies(job: JobSpec, *, day_steps: int = 7) -> JobSpec:
     return replace(job, groups=groups, clock=Clock(day_steps=day_steps))
 
 
+def with_room(job: JobSpec) -> JobSpec:
+    """With memory for keys without rows too."""
+    assert job.storage is not None
+    return replace(job, storage=replace(job.storage, memory_bytes=job.storage.memory_bytes + 300_000))
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     folder: Path = tmp_path_factory.mktemp("data")
@@ -76,15 +82,15 @@ def test_a_run_goes_on_from_its_snapshot(job: JobSpec, tmp_path: Path, window: i
 
 
 def test_rows_on_ssd_follow_the_same_policies(tmp_path: Path) -> None:
-    job = with_policies(job_of(tmp_path, window=4, max_steps=30), day_steps=11)
-    job = replace(job, groups=tuple(replace(group, admission=AdmissionSpec(after=2)) for group in job.groups))
-    loose = replace(EVICTION, min_score=None, expire_days=1)
-    job = replace(job, groups=tuple(replace(group, eviction=loose) for group in job.groups))
+    job = with_policies(job_of(tmp_path, window=4, max_steps=40), day_steps=11)
+    admission, eviction = AdmissionSpec(probability=0.5), EvictionSpec(expire_days=1)
+    job = replace(job, groups=tuple(replace(g, admission=admission, eviction=eviction) for g in job.groups))
     whole = finish(job, in_process=True)
-    parts = finish(tiered(job, tmp_path), in_process=True)
+    parts = finish(with_room(tiered(job, tmp_path)), in_process=True)
     np.testing.assert_array_equal(parts.outcome.losses, whole.outcome.losses)
     assert parts.report.rows == whole.report.rows
     assert parts.report.drops == whole.report.drops
+    assert parts.report.tiers["ssd_hits"] > 0
     assert parts.report.tiers["memory_bytes"] <= parts.report.tiers["memory_budget_bytes"]
 
 
@@ -94,8 +100,8 @@ def test_a_tiered_run_goes_on_too(tmp_path: Path, window: int) -> None:
     job = with_policies(job_of(tmp_path, window=window, max_steps=24), day_steps=7)
     whole = train_on(job, tmp_path / "whole", resumed=False)
     cut = replace(job, snapshots=SnapshotSpec(every_steps=10, every_s=None), max_steps=12)
-    train_on(tiered(cut, tmp_path), tmp_path / "parts", resumed=False)
-    for goes_on in (job, tiered(job, tmp_path)):
+    train_on(with_room(tiered(cut, tmp_path)), tmp_path / "parts", resumed=False)
+    for goes_on in (job, with_room(tiered(job, tmp_path))):
         shutil.copytree(tmp_path / "parts", tmp_path / "again", dirs_exist_ok=True)
         assert_equal(train_on(goes_on, tmp_path / "again", resumed=True), whole)
         shutil.rmtree(tmp_path / "again")
