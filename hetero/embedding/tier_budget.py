@@ -85,6 +85,47 @@ class TierBudget:
         return self.ssd_bytes + _COPIES * self._part_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledBudget:
+    """Of a store that holds a share of the rows of others: what they would hold with their budgets, in proportion.
+
+    whole: of each of them. share: rows of this store / rows of one of them. empty_index, empty_leases: bytes of the
+    indexes without rows, which are those of any store.
+    """
+
+    whole: TierBudget
+    share: float
+    empty_index: int
+    empty_leases: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.whole.total_bytes
+
+    @property
+    def names(self) -> str:
+        return self.whole.names
+
+    @property
+    def row_bytes(self) -> float:
+        return self.whole.row_bytes
+
+    @property
+    def part_rows(self) -> int:
+        return max(1, int(self.whole.part_rows * self.share))
+
+    def rows(self, *, leases: LeaseTable, index: SsdIndex, beside: int = 0) -> int:
+        """As `TierBudget.rows`."""
+        lent = self._of(leases.memory_bytes, len(leases), empty=self.empty_leases)
+        indexed = self._of(index.memory_bytes, index.row_count, empty=self.empty_index)
+        rows = self.whole.rows(leases=lent, index=indexed, beside=int(beside / self.share))
+        return max(1, int(rows * self.share))
+
+    def _of(self, memory_bytes: int, rows: int, *, empty: int) -> IndexUse:
+        more = max(0, memory_bytes - empty)
+        return IndexUse(memory_bytes=empty + int(more / self.share), row_count=int(rows / self.share))
+
+
 def budget_for(group: GroupSpec, *, rows: int, ssd_rows: int, leased_rows: int, ssd_bytes: int) -> int:
     """A budget of memory that holds so many rows while so many others lie on SSD and with towers, in bytes."""
     width = group_width(group)

@@ -24,7 +24,7 @@ from hetero.embedding.shards import MemoryUse
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
 from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
-from hetero.embedding.tier_budget import TierBudget
+from hetero.embedding.tier_budget import SampledBudget, TierBudget
 from hetero.embedding.tier_use import TierCounts, TierUse, added_up
 from hetero.embedding.tiered_cut import TieredCut
 from hetero.errors import CapacityError, LeaseError, ProtocolError
@@ -51,7 +51,8 @@ class TieredStore:
     """The rows of one group on one server, beyond memory. One caller at a time; it owns `ssd`.
 
     memory_bytes: budget of rows, indexes and buffers together. most_rows: in memory, where the budget has room for more
-    (for measurements). beside_bytes: of the budget, taken by who wraps this store. Both may be set at any time.
+    (for measurements). beside_bytes: of the budget, taken by who wraps this store. They may be set at any time, and
+    budget before the first row.
     folders: to be deleted when it is closed.
     Raises CapacityError when the budget holds no rows at all.
     """
@@ -76,7 +77,7 @@ class TieredStore:
         self._leases = LeaseTable(seeds=seeds, shift=shift)
         self._ssd = ssd
         self._seeds = seeds
-        self._budget = TierBudget(
+        self.budget: TierBudget | SampledBudget = TierBudget(
             total_bytes=memory_bytes,
             ssd_bytes=buffer_bytes(ssd.layout),
             width=self.width,
@@ -276,7 +277,7 @@ class TieredStore:
         if len(noted) != len(self._leases):
             raise ProtocolError(
                 f"a snapshot begins while towers hold {len(self._leases)} rows of "
-                f"{self._budget.names} and have told the values of {len(noted)}"
+                f"{self.budget.names} and have told the values of {len(noted)}"
             )
         self._ssd.compaction.paused = True
         try:
@@ -326,7 +327,7 @@ class TieredStore:
 
     def capacity(self) -> int:
         """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        capacity = self._budget.rows(leases=self._leases, index=self._ssd.index, beside=self.beside_bytes)
+        capacity = self.budget.rows(leases=self._leases, index=self._ssd.index, beside=self.beside_bytes)
         return capacity if self.most_rows is None else min(capacity, self.most_rows)
 
     def use(self) -> TierUse:
@@ -336,7 +337,7 @@ class TieredStore:
             memory_rows=self._memory.count(),
             leased_rows=len(self._leases),
             memory_bytes=self.memory().total_bytes,
-            budget_bytes=self._budget.total_bytes,
+            budget_bytes=self.budget.total_bytes,
         )
 
     def close(self) -> None:
@@ -348,7 +349,7 @@ class TieredStore:
 
     def _by_parts(self, keys: KeySet, work: Callable[[int, KeySet], None]) -> None:
         """`work(start, keys)` over parts that fit memory, in order."""
-        size = max(1, min(self._budget.part_rows, self.capacity() // 4))
+        size = max(1, min(self.budget.part_rows, self.capacity() // 4))
         for start in range(0, len(keys), size):
             work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
 
@@ -390,8 +391,8 @@ class TieredStore:
             self._evict(over + capacity // _EXTRA_SHARE)
         if self._memory.count() + coming > capacity:
             raise CapacityError(
-                f"rows of {self._budget.names}: one call needs {coming} rows more in memory, the budget of "
-                f"{self._budget.total_bytes} bytes holds {capacity}, of {self._budget.row_bytes:.0f} bytes each; raise "
+                f"rows of {self.budget.names}: one call needs {coming} rows more in memory, the budget of "
+                f"{self.budget.total_bytes} bytes holds {capacity}, of {self.budget.row_bytes:.0f} bytes each; raise "
                 "storage.memory_bytes or roles.servers"
             )
 
@@ -403,7 +404,7 @@ class TieredStore:
             self._evict(over)
 
     def _evict(self, wanted: int) -> None:
-        most = max(1, self._budget.part_rows)
+        most = max(1, self.budget.part_rows)
         while wanted > 0:
             out = self._resident.evict(min(wanted, most))
             if not len(out.keys):

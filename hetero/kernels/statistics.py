@@ -28,7 +28,7 @@ def decay_powers(decay: float) -> F32:
 
 @inline
 def _decay(powers: F32, days: Any) -> Any:
-    return powers[min(max(np.int64(days), 0), len(powers) - 1)]
+    return powers[min(max(int(days), 0), len(powers) - 1)]
 
 
 @kernel

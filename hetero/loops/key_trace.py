@@ -74,7 +74,8 @@ def _zipf(units: np.ndarray, *, exponent: float, distinct: int) -> U64:
         ranks = np.power(distinct + 1.0, units)
     else:
         ranks = np.power(units * (np.power(distinct + 1.0, power) - 1.0) + 1.0, 1.0 / power)
-    return np.minimum(ranks.astype(np.uint64), np.uint64(distinct)) - np.uint64(1)
+    drawn: U64 = np.minimum(ranks.astype(np.uint64), np.uint64(distinct)) - np.uint64(1)
+    return drawn
 
 
 def _spec(step: int) -> BatchSpec:

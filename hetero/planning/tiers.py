@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.lease_table import LEASE_BYTES
+from hetero.embedding.lease_table import LeaseTable
 from hetero.embedding.open_rows import budget_parts, open_rows
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.rows import buffer_bytes
 from hetero.embedding.store import Create
-from hetero.embedding.tier_budget import IndexUse, TierBudget, budget_for
+from hetero.embedding.tier_budget import SampledBudget, TierBudget, budget_for
 from hetero.embedding.tier_use import added_up
 from hetero.embedding.tiered import TieredStore
 from hetero.errors import PlanError
@@ -85,21 +85,27 @@ class _Simulated:
     def __init__(self, job: JobSpec, storage: StorageSpec, *, sample: float, folder: Path) -> None:
         self._sample, self._servers = sample, job.servers.count
         self.memory_bytes = storage.memory_bytes
-        parts = budget_parts(job.groups, storage.memory_bytes)
-        ssd_parts = budget_parts(job.groups, storage.ssd_bytes)
-        self._budgets = [
-            _budget(group, memory_bytes=memory, ssd_bytes=ssd)
-            for group, memory, ssd in zip(job.groups, parts, ssd_parts, strict=True)
-        ]
         ssd_bytes = max(int(storage.ssd_bytes * self._servers * sample), len(job.groups) << 24)
         memory = max(int(storage.memory_bytes * self._servers * sample), _least(job, ssd_bytes))
         tiers = StorageSpec(memory_bytes=memory, directories=(str(folder),), ssd_bytes=ssd_bytes, io=DiskIo.CACHED)
         plain = tuple(replace(group, admission=None, eviction=None) for group in job.groups)
         self.stores = open_rows(replace(job, groups=plain, storage=tiers, servers=RoleSpec()))
-        self._fit()
+        budgets = zip(
+            job.groups,
+            budget_parts(job.groups, storage.memory_bytes),
+            budget_parts(job.groups, storage.ssd_bytes),
+            strict=True,
+        )
+        for number, (group, memory_bytes, of_ssd) in enumerate(budgets):
+            whole = _budget(group, memory_bytes=memory_bytes, ssd_bytes=of_ssd)
+            self._store(number).budget = SampledBudget(
+                whole=whole,
+                share=sample * job.servers.count,
+                empty_index=self._store(number).use().ssd.index_bytes,
+                empty_leases=LeaseTable(seeds=mixed_seeds([group]), shift=np.uint64(0)).memory_bytes,
+            )
 
     def lease(self, group: int, keys: KeySet) -> None:
-        self._fit()
         self._store(group).lease(keys, holder=1)
 
     def give_back(self, group: int, keys: KeySet) -> None:
@@ -108,7 +114,6 @@ class _Simulated:
 
     def step(self, group: int, keys: KeySet, *, dim: int) -> None:
         """A pull and a push."""
-        self._fit()
         self._store(group).pull(keys, create=Create.YES)
         self._store(group).push(keys, np.zeros((len(keys), dim), np.float32))
 
@@ -137,16 +142,6 @@ class _Simulated:
         store = self.stores[group]
         assert isinstance(store, TieredStore)
         return store
-
-    def _fit(self) -> None:
-        """Let every store hold what the whole budget holds, beside indexes that grow, in proportion."""
-        for group, budget in enumerate(self._budgets):
-            use = self._store(group).use()
-            share = self._sample * self._servers
-            held = IndexUse(memory_bytes=int(use.ssd.index_bytes / share), row_count=int(use.ssd.rows / share))
-            leased = int(use.leased_rows / share)
-            lent = IndexUse(memory_bytes=LEASE_BYTES * leased, row_count=leased)
-            self._store(group).most_rows = max(1, int(budget.rows(leases=lent, index=held) * share))
 
 
 def simulate_tiers(

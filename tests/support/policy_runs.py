@@ -122,7 +122,7 @@ def on_servers(job: JobSpec, steps: Sequence[Uses], *, window: int) -> Outcome:
 
 
 def _pulled(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses]) -> list[F32]:
-    reads = []
+    reads: list[F32] = []
     for step, uses in enumerate(steps):
         reads += client.pull([uses.keys], step=step, purpose=Purpose.TRAIN)
         client.push([uses.keys], [told(job.groups[0], step, uses)], step=step)
@@ -133,7 +133,7 @@ def _pulled(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses]) -> li
 def _leased(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses], window: int) -> list[F32]:
     windows = GivenWindows(windows_of(job, steps, window))
     leased = LeasedRows(job, client=client, group=SoleTower(), windows=windows, clock=SpanClock())
-    reads = []
+    reads: list[F32] = []
     for step, uses in enumerate(steps):
         spec, batch = _spec(step), _batch(uses)
         reads += leased.rows(spec, batch)
@@ -144,7 +144,8 @@ def _leased(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses], windo
 
 def windows_of(job: JobSpec, steps: Sequence[Uses], window: int) -> list[TowerWindow]:
     """Windows of so many steps, cut and flushed where days begin."""
-    builder, windows, at = WindowBuilder(job), [], 0
+    builder, at = WindowBuilder(job), 0
+    windows: list[TowerWindow] = []
     assert job.clock is not None
     while at < len(steps):
         if job.clock.begins_day(at):

@@ -35,7 +35,7 @@ def test_a_prediction_is_what_a_run_does(job: JobSpec, window: int) -> None:
     job = replace(job, window=window)
     tiers = finish(job, in_process=True).report.tiers
     measured = tiers["memory_hits"] / (tiers["memory_hits"] + tiers["ssd_hits"])
-    assert 0.5 < measured < 0.97  # there is something to predict
+    assert 0.5 < measured < 0.98  # there is something to predict
     whole = predicted(job, sample=1.0)
     assert whole.memory_hit_rate == pytest.approx(measured, abs=0.002)
     assert whole.memory_rows + whole.ssd_rows == tiers["memory_rows"] + tiers["ssd_rows"]
