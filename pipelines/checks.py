@@ -55,8 +55,9 @@ def _policies(job: Job) -> Iterator[Problem]:
             path: Path = ("tables", number, name)
             if section is not None and job.train.mode == "geo":
                 yield Problem(path, "towers train copies of their own in train.mode `geo`; use another mode")
-        forgets = table.admission is not None and table.admission.forget_days is not None
-        if (forgets or table.eviction is not None) and job.train.day_steps is None:
+        admission = table.admission
+        counts = admission is not None and (admission.forget_days is not None or admission.score is not None)
+        if (counts or table.eviction is not None) and job.train.day_steps is None:
             yield Problem(
                 ("tables", number, "eviction" if table.eviction else "admission"),
                 "counts days, and train.day_steps does not say how many steps a day has; give it",

@@ -9,7 +9,7 @@ import numpy as np
 from hetero.checkpoint.manifest import FileKind
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.words import read_words, words_kind
-from hetero.embedding.policies.admission import seen_and_day
+from hetero.embedding.policies.admission import CLICK_UNITS, seen_and_day
 from hetero.embedding.policies.dropped import REASONS, told
 from hetero.embedding.policies.eviction import Judge
 from hetero.keys.routing import bucket_of, mixed_seeds
@@ -64,6 +64,11 @@ def absence(snapshot: Snapshot, spec: JobSpec, group: GroupSpec, table: TableSpe
         if kind == "waiting" and group.admission is not None:
             seen, day = seen_and_day(word)
             rule = group.admission
+            if rule.score is not None:
+                return (
+                    f"it waits for a row: its score is {seen / CLICK_UNITS:g}, seen last on day {day} (modulo 64); it "
+                    f"gets one when a day begins and it has {rule.score:g}"
+                )
             needs = (
                 f"it gets a row in the step that sees it for the {rule.after}. time"
                 if rule.probability >= 1

@@ -279,10 +279,13 @@ def _groups(job: Job) -> tuple[GroupSpec, ...]:
 
 def _admission(section: Admission | None) -> AdmissionSpec | None:
     """None where every key gets its row at once."""
-    if section is None or (section.after or 1) == (section.probability or 1.0) == 1:
+    if section is None or 1 in (section.after, section.probability):
         return None
     return AdmissionSpec(
-        after=section.after or 1, probability=section.probability or 1.0, forget_days=section.forget_days
+        after=section.after or 1,
+        probability=section.probability or 1.0,
+        score=section.score,
+        forget_days=section.forget_days,
     )
 
 

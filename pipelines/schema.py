@@ -202,17 +202,19 @@ class Init(Section):
 
 class Admission(Section):
     """When a key gets a row. after: in the step that sees it for the n-th time, up to 1000. probability: instead, of
-    getting it in a step that sees it, decided by a hash, from 0.01. forget_days: a key without a row that was not seen
+    getting it in a step that sees it, by a hash, from 0.01. score: instead, when a day begins, of 0.1 a show and 1 a
+    click, up to 100: lazy wide vectors, beside a table of dim 1. forget_days: a key without a row that was not seen
     for so many days (train.day_steps) is counted anew; null remembers all."""
 
     after: Annotated[int, Strict(), Field(ge=1, le=1000)] | None = None
     probability: Annotated[float, Strict(), Field(ge=LEAST_PROBABILITY, le=1)] | None = None
+    score: Annotated[float, Strict(), Field(ge=0.1, le=100)] | None = None
     forget_days: Annotated[int, Strict(), Field(ge=1, le=60)] | None = None
 
     @model_validator(mode="after")
     def _one_rule(self) -> Admission:
-        if (self.after is None) == (self.probability is None):
-            raise ValueError("give `after` or `probability`, one of them")
+        if sum(rule is not None for rule in (self.after, self.probability, self.score)) != 1:
+            raise ValueError("give `after`, `probability` or `score`, one of them")
         return self
 
 

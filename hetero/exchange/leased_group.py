@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.embedding.policies.admission import rule
+from hetero.embedding.policies.admission import rule, units_of
 from hetero.kernels.admission import count_slots_kernel, open_slots_kernel
 from hetero.kernels.leased import gather_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
@@ -25,6 +25,7 @@ class LeasedGroup:
 
     def __init__(self, spec: GroupSpec, *, clock: Clock | None = None) -> None:
         self.dim = spec.dim
+        self._spec = spec
         self._width = lease_width(spec)
         self._clock = clock
         self._admission = rule(spec.admission) if spec.admission else None
@@ -76,14 +77,16 @@ class LeasedGroup:
         Returns positions of those not finite, left as they are. Keys without a row are counted.
         """
         places = None
-        if self._admission is not None:
+        if self._spec.admission is not None:
             have = np.empty(len(slots), np.int32)
-            places = have[: count_slots_kernel(self._buffer, slots, have)]
+            units = units_of(self._spec.admission, gradients[:, self.dim :])
+            places = have[: count_slots_kernel(self._buffer, slots, units, have)]
             slots, gradients = slots[places], gradients[places]
         if self._powers is not None:
             day = self._clock.day_of(step) if self._clock else 0
             counts = np.ascontiguousarray(gradients[:, self.dim :])
             count_uses_kernel(self._buffer, slots, self._first_statistic, counts, day, self._powers)
+        if gradients.shape[1] > self.dim:
             gradients = np.ascontiguousarray(gradients[:, : self.dim])
         rejected = np.empty(len(slots), np.int32)
         bad = update_slots_kernel(self._buffer, slots, gradients, self._kind, self._hyper, rejected, self._room)

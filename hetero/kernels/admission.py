@@ -1,10 +1,11 @@
 """Which keys get a row: by how often they were seen, or by a hash of seed, key and how often. No generator, no order.
 
     by count          seen for the `after`-th time, or later
-    by probability    mix64(mix64(key ^ seed) + seen * GOLDEN ^ SALT) < bound, in each step that sees it
+    by probability    mix64((mix64(key ^ seed) + seen * GOLDEN) ^ SALT) < bound, in each step that sees it
+    by score          never in a step: `after` is above all counts, and servers look when a day begins
 
-`seen` counts steps, from 1, up to MOST_SEEN. What is decided is the same wherever it is counted, on a server or by the
-tower that leases the key.
+`seen` counts steps, from 1, or units of score, up to MOST_SEEN. What is decided is the same wherever it is counted, on
+a server or by the tower that leases the key.
 """
 
 from __future__ import annotations
@@ -65,10 +66,9 @@ def open_slots_kernel(
 
 
 @kernel
-def count_slots_kernel(buffer: F32, slots: I32, have: I32) -> int:
-    """A step is over: count it for keys without a row. Positions of the slots that have one go into have, int32 [n].
-
-    Returns how many those are.
+def count_slots_kernel(buffer: F32, slots: I32, units: U16, have: I32) -> int:
+    """A step is over: add its units, uint16 [n], for keys without a row. Positions of the slots that have one go into
+    have, int32 [n]; returns how many those are.
     """
     last = buffer.shape[1] - 1
     found = 0
@@ -77,6 +77,6 @@ def count_slots_kernel(buffer: F32, slots: I32, have: I32) -> int:
         if seen == np.float32(0):
             have[found] = i
             found += 1
-        elif seen <= np.float32(MOST_SEEN):
-            buffer[slots[i], last] = seen + np.float32(1)
+        else:
+            buffer[slots[i], last] = min(seen + np.float32(units[i]), np.float32(MOST_SEEN + 1))
     return found

@@ -1,4 +1,4 @@
-"""How often a batch shows each row, and how often with label 1: what rows count where their table drops some.
+"""How often a batch shows each row, and how often with label 1: what policies count.
 
 Counts are whole numbers, so their sums over towers are exact in any order.
 """
@@ -9,15 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hetero.optim.definition import gradient_width
 from hetero.records import F32, Bags, Batch, GroupBatch, GroupSpec
 
 
 def with_uses(gradients: tuple[F32, ...], batch: Batch, *, groups: Sequence[GroupSpec]) -> tuple[F32, ...]:
-    """Gradients float32 [U, E] per group; of groups that drop rows [U, E + 2], with shows and clicks behind."""
-    if not any(group.eviction for group in groups):
+    """Gradients float32 [U, E] per group; of groups that count uses [U, E + 2], with shows and clicks behind."""
+    if not any(gradient_width(group) > group.dim for group in groups):
         return gradients
     return tuple(
-        np.concatenate([own, _uses(of_group, batch.labels)], axis=1) if group.eviction else own
+        np.concatenate([own, _uses(of_group, batch.labels)], axis=1) if gradient_width(group) > group.dim else own
         for own, of_group, group in zip(gradients, batch.groups, groups, strict=True)
     )
 

@@ -56,7 +56,8 @@ def lease_width(group: GroupSpec) -> int:
 
 def gradient_width(group: GroupSpec) -> int:
     """Floats of what a tower says of a row after a step: its gradient [E], then shows and clicks where they count."""
-    return group.dim + (2 if group.eviction else 0)
+    scored = group.admission is not None and group.admission.score is not None
+    return group.dim + (2 if group.eviction or scored else 0)
 
 
 def state_parts(spec: RowOptimizerSpec, dim: int) -> tuple[tuple[str, int], ...]:

@@ -14,12 +14,15 @@ class AdmissionSpec:
     """When a key gets a row: in the step in which it is seen for the `after`-th time, or in each step with
     `probability`, by a hash of seed, key and how often it was seen. A step counts once, however often the key is in it.
 
+    score: instead, when a day begins and the key has this score, of 0.1 a show (occurrence) without a click and 1 a
+    click (one with label 1). With a table of dim 1 for the same features these are lazy wide vectors.
     forget_days: a key without a row that was not seen for so many days is counted anew; None remembers all.
     """
 
     after: int = 1
     probability: float = 1.0
     forget_days: int | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

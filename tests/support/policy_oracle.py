@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hetero.records import F32, GroupSpec
+from hetero.embedding.store import Create
+from hetero.records import F32, GroupSpec, KeySet
 from tests.support.row_oracle import RowOracle
 
 _MASK = (1 << 64) - 1
@@ -61,7 +62,7 @@ class PolicyOracle:
             hashed = mix((mix(key ^ self.seed) + seen * _GOLDEN & _MASK) ^ _SALT)
             if hashed >= int(spec.probability * 2.0**64):
                 return False
-        elif spec is not None and seen < spec.after:
+        elif spec is not None and (spec.score is not None or seen < spec.after):
             return False
         self.waiting.pop(key, None)
         return True
@@ -69,7 +70,10 @@ class PolicyOracle:
     def learns(self, key: int, *, shows: int, clicks: int) -> bool:
         """A step is over: count it. Whether the key's gradient is applied."""
         if not self.has_row(key):
-            self.waiting[key] = (self.waiting.get(key, (0, 0))[0] + 1, self.day)
+            units = 1
+            if self.group.admission is not None and self.group.admission.score is not None:
+                units = shows - clicks + 10 * clicks
+            self.waiting[key] = (min(self.waiting.get(key, (0, 0))[0] + units, 1023), self.day)
             return False
         if self.group.eviction is not None:
             old = self.counted.get(key)
@@ -89,6 +93,21 @@ class PolicyOracle:
             for key in old:
                 del self.waiting[key]
             self._note("forgotten", len(old))
+        self._evict(day)
+        self._widen(day)
+
+    def _widen(self, day: int) -> None:
+        admission = self.group.admission
+        if admission is None or admission.score is None:
+            return
+        for key, (units, _) in list(self.waiting.items()):
+            if units >= admission.score * 10:
+                del self.waiting[key]
+                own = KeySet(np.array([self.table], np.uint16), np.array([key], np.uint64))
+                self.rows.pull(own, create=Create.YES)
+                self.counted[key] = Counted(np.float32(units), np.float32(0), day, day)
+
+    def _evict(self, day: int) -> None:
         spec = self.group.eviction
         if spec is None:
             return

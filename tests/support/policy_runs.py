@@ -15,6 +15,7 @@ from hetero.exchange.messages import Purpose
 from hetero.exchange.server import RowServer
 from hetero.keys.windows import TowerWindow, WindowBuilder
 from hetero.observe.spans import SpanClock
+from hetero.optim.definition import gradient_width
 from hetero.parallel.group import SoleTower
 from hetero.records import (
     F32,
@@ -81,7 +82,7 @@ def told(group: GroupSpec, step: int, uses: Uses) -> F32:
     """Gradients of a step, with shows and clicks where the group counts them."""
     keys = np.array(list(uses.by_key), np.float32)[:, None]
     gradients = np.sin(keys + np.float32(step) + np.arange(group.dim, dtype=np.float32)).astype(np.float32)
-    if group.eviction is None:
+    if gradient_width(group) == group.dim:
         return gradients
     counts = np.array(list(uses.by_key.values()), np.float32).reshape(len(keys), 2)
     return np.concatenate([gradients, counts], axis=1)
@@ -90,7 +91,7 @@ def told(group: GroupSpec, step: int, uses: Uses) -> F32:
 def on_oracle(job: JobSpec, steps: Sequence[Uses]) -> Outcome:
     group = job.groups[0]
     oracle = PolicyOracle(group, job.buckets)
-    reads = []
+    reads: list[F32] = []
     for step, uses in enumerate(steps):
         assert job.clock is not None
         if job.clock.begins_day(step):

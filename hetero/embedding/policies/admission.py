@@ -5,7 +5,7 @@ with whom it is confused would depend on servers and windows. An entry takes 20 
 takes 100. What was not seen for `forget_days` is forgotten when a day begins: a sliding window, as in Monolith's
 SlidingHashFilter.
 
-An entry is one uint16: steps that saw the key (10 bits) | the day of the last of them, modulo 64 << 10.
+An entry is one uint16: steps that saw the key, or tenths of its score (10 bits) | the last one's day modulo 64 << 10.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero.embedding.key_words import KeyWords
 from hetero.kernels.admission import MOST_SEEN, admitted_kernel
-from hetero.records import U16, U64, AdmissionSpec, KeySet
+from hetero.records import F32, U16, U64, AdmissionSpec, KeySet
 
 MOST_DAYS = 63
 LEAST_PROBABILITY = 0.01
@@ -24,8 +24,23 @@ _SEEN_BITS = np.uint16(10)
 _SEEN = np.uint16(MOST_SEEN)
 
 
+SHOW_UNITS, CLICK_UNITS = 1, 10
+"""Tenths of a score. They are whole, so that sums are exact in any order."""
+
+
+def units_of(spec: AdmissionSpec, told: F32) -> U16:
+    """What a step counts for keys without a row, uint16 [n]. told: float32 [n, 2], shows and clicks, or [n, 0]."""
+    if spec.score is None:
+        return np.ones(len(told), np.uint16)
+    shows, clicks = told[:, 0].astype(np.int64), told[:, 1].astype(np.int64)
+    units = (shows - clicks) * SHOW_UNITS + clicks * CLICK_UNITS
+    return np.minimum(units, MOST_SEEN).astype(np.uint16)
+
+
 def rule(spec: AdmissionSpec) -> tuple[int, np.uint64]:
     """`after` and `bound` as `hetero.kernels.admission` takes them."""
+    if spec.score is not None:
+        return MOST_SEEN + 1, np.uint64(0)
     if spec.probability >= 1.0:
         return spec.after, np.uint64(0)
     return 0, np.uint64(int(spec.probability * 2.0**64))
@@ -40,6 +55,7 @@ class WaitingKeys:
     """The keys of one group on one server that wait for a row."""
 
     def __init__(self, spec: AdmissionSpec, *, seeds: U64, shift: np.uint64) -> None:
+        self._spec = spec
         self._forget_days = spec.forget_days
         self._after, self._bound = rule(spec)
         self._seeds = seeds
@@ -62,9 +78,18 @@ class WaitingKeys:
         admitted_kernel(keys.tables, keys.keys, self.seen(keys), self._seeds, self._after, self._bound, out)
         return out
 
-    def count_step(self, keys: KeySet, *, day: int) -> None:
-        """A step has seen unique keys that have no row."""
-        self.put(keys, np.minimum(self.seen(keys) + np.uint16(1), _SEEN), day=day)
+    def count_step(self, keys: KeySet, told: F32, *, day: int) -> None:
+        """A step has seen unique keys that have no row. told: shows and clicks, float32 [n, 2], or [n, 0]."""
+        self.put(keys, np.minimum(self.seen(keys) + units_of(self._spec, told), _SEEN), day=day)
+
+    def ripe(self) -> tuple[KeySet, U16]:
+        """Keys that get a row by their score when a day begins, and the units they have."""
+        keys, words = self._words.entries()
+        if self._spec.score is None:
+            return KeySet(keys.tables[:0], keys.keys[:0]), words[:0]
+        units = words & _SEEN
+        enough = units >= self._spec.score * CLICK_UNITS
+        return KeySet(keys.tables[enough], keys.keys[enough]), units[enough]
 
     def put(self, keys: KeySet, seen: U16, *, day: int) -> None:
         """Let unique keys have been seen so often (at least once), last on a day."""

@@ -30,19 +30,20 @@ from hetero.embedding.tiered import TieredStore
 from hetero.kernels.statistics import count_uses_kernel
 from hetero.records import F32, U16, U64, GroupSpec, KeySet
 
-_DELETED_AT_ONCE = 1 << 10
+_AT_ONCE = 1 << 10
 
 
 class PolicyRows:
     """A `Rows` with the policies of its group. One caller at a time; it owns `inner`.
 
-    drops: what went, day by day.
+    drops: what went, day by day. widened: keys that got their rows by score.
     """
 
     def __init__(self, inner: TierRows, group: GroupSpec, *, seeds: U64, shift: np.uint64) -> None:
         self.inner = inner
         self.width = inner.width
         self.drops: list[DayDrops] = []
+        self.widened = 0
         self._group = group
         self._seeds, self._shift = seeds, shift
         self._names = {table.index: table.name for table in group.tables}
@@ -76,7 +77,7 @@ class PolicyRows:
             self._count_uses(keys, gradients)
             return report
         has_row = self.inner.there(keys)
-        self._waiting.count_step(_picked(keys, ~has_row), day=self._day)
+        self._waiting.count_step(_picked(keys, ~has_row), gradients[~has_row, dim:], day=self._day)
         own, places = _picked(keys, has_row), np.flatnonzero(has_row).astype(np.int32)
         report = self.inner.push(own, gradients[places, :dim])
         self._count_uses(own, gradients[places])
@@ -145,6 +146,8 @@ class PolicyRows:
                 self._dropped.add(judged.keys, judged.verdicts, day=day)
                 for verdict, reason in REASONS.items():
                     self._note_drops(_picked(judged.keys, judged.verdicts == verdict), reason)
+        if self._waiting is not None:
+            self._widen(*self._waiting.ripe())
         self._tell_beside()
 
     def resume_day(self, day: int) -> None:
@@ -202,7 +205,7 @@ class PolicyRows:
         for drops in self.drops:
             counts[f"{drops.reason}/{drops.table}"] += drops.rows
         waiting = len(self._waiting) if self._waiting else 0
-        return {**counts, "waiting": waiting, "bytes": self._beside_bytes}
+        return {**counts, "waiting": waiting, "widened": self.widened, "bytes": self._beside_bytes}
 
     def close(self) -> None:
         self.inner.close()
@@ -242,14 +245,27 @@ class PolicyRows:
         count_uses_kernel(rows, places, self._judge.first, counts, self._day, self._judge.powers)
         self.inner.write_rows(keys, rows)
 
+    def _widen(self, keys: KeySet, units: U16) -> None:
+        """Make the rows of keys that have got their score, which is what they have counted so far."""
+        self.widened += len(keys)
+        self._made(keys)
+        for start in range(0, len(keys), _AT_ONCE):
+            part = _picked(keys, slice(start, start + _AT_ONCE))
+            self.inner.pull(part, create=Create.YES)
+            if self._judge is not None:
+                rows, first = self.inner.read_rows(part).rows, self._judge.first
+                rows[:, first] = units[start : start + _AT_ONCE]
+                rows[:, first + 2 :] = self._day + 1
+                self.inner.write_rows(part, rows)
+
     def _note_drops(self, keys: KeySet, reason: str) -> None:
         for index, rows in enumerate(np.bincount(keys.tables).tolist()):
             if rows:
                 self.drops.append(DayDrops(day=self._day, table=self._names[index], reason=reason, rows=rows))
 
     def _drop(self, keys: KeySet) -> None:
-        for start in range(0, len(keys), _DELETED_AT_ONCE):
-            self.inner.delete_rows(_picked(keys, slice(start, start + _DELETED_AT_ONCE)))
+        for start in range(0, len(keys), _AT_ONCE):
+            self.inner.delete_rows(_picked(keys, slice(start, start + _AT_ONCE)))
 
 
 def _picked(keys: KeySet, positions: np.ndarray | slice) -> KeySet:

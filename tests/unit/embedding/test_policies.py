@@ -15,6 +15,7 @@ USES = st.integers(1, 3).flatmap(lambda shows: st.tuples(st.just(shows), st.inte
 STEPS = st.lists(st.dictionaries(st.integers(0, 12), USES, max_size=6).map(Uses), min_size=1, max_size=14)
 ADMISSIONS = st.one_of(
     st.builds(AdmissionSpec, after=st.integers(2, 4), forget_days=st.none() | st.integers(1, 3)),
+    st.builds(AdmissionSpec, score=st.sampled_from([0.3, 1.0, 2.5]), forget_days=st.none() | st.integers(1, 3)),
     st.builds(AdmissionSpec, probability=st.sampled_from([0.05, 0.3, 0.7]), forget_days=st.none() | st.integers(1, 3)),
 )
 EVICTIONS = st.builds(
@@ -66,12 +67,22 @@ def test_what_was_not_seen_for_some_days_is_counted_anew() -> None:
     assert scripted(job, seen, other, {9: (1, 0)}, seen).rows == {}
 
 
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_row_comes_by_its_score_when_a_day_begins(window: int) -> None:
+    job = policy_job(AdmissionSpec(score=1.0), None, day_steps=2)
+    clicked, shown = (1, 1), (1, 0)
+    done = scripted(job, {1: clicked, 2: shown}, {1: shown}, {1: shown, 2: shown}, window=window)
+    assert [bool(read[0].any()) for read in done.reads] == [False, False, True]
+    assert not done.reads[2][1].any()
+    assert (list(done.rows), done.waiting) == ([1], {2: 2})
+
+
 def test_admission_by_probability_lets_about_so_many_in() -> None:
     keys = KeySet(np.zeros(100_000, np.uint16), np.arange(100_000, dtype=np.uint64))
     waiting = WaitingKeys(AdmissionSpec(probability=0.3), seeds=np.array([5], np.uint64), shift=np.uint64(52))
     first = waiting.admitted(keys)
     assert abs(first.mean() - 0.3) < 0.01
-    waiting.count_step(keys, day=0)
+    waiting.count_step(keys, np.empty((len(keys), 0), np.float32), day=0)
     second = waiting.admitted(keys)
     assert abs(second[~first].mean() - 0.3) < 0.01  # another draw, whatever the first was
     assert abs(second[first].mean() - 0.3) < 0.01
