@@ -57,10 +57,10 @@ def test_pyarrow(snapshot: Snapshot) -> None:
 def test_duckdb(snapshot: Snapshot) -> None:
     import duckdb
 
-    found = duckdb.sql(f'select "table", key, row from read_parquet({files_of(snapshot)})').fetchnumpy()
+    found = duckdb.execute(f'select "table", key, row from read_parquet({files_of(snapshot)})').fetchnumpy()
     rows = np.frombuffer(b"".join(bytes(row) for row in found["row"]), "<f4").reshape(-1, WIDTH)
     assert_those_trained(found["table"], found["key"], rows)
-    [(count, largest)] = duckdb.sql(
+    [(count, largest)] = duckdb.execute(
         f'select count(*), max(key) from read_parquet({files_of(snapshot)}) where "table" = 4'
     ).fetchall()
     assert (count, largest) == (sum(identity[0] == 4 for identity in contents(trained(2), GROUP)), 2**64 - 1)
