@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict, field_validator, model_validator
 
-from hetero.embedding.policies.admission import LEAST_PROBABILITY
 from hetero.records import (
     DEFAULT_BUCKETS,
     DEFAULT_WINDOW_BYTES,
@@ -24,6 +23,7 @@ from hetero.records import (
     Pooling,
     Precision,
 )
+from hetero.records.policies import LEAST_PROBABILITY
 from pipelines.values import (
     Beta,
     Count,

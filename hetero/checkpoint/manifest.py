@@ -211,7 +211,7 @@ def _entry(record: dict[str, Any]) -> FileEntry:
 
 def _told(group: GroupRecord) -> str:
     tables = ", ".join(f"{table.name} (number {table.index}, seed {table.seed})" for table in group.tables)
-    return f"dim {group.dim} with {group.optimizer} of {tables}"
+    return f"dim {group.dim} with {group.optimizer}, {group.width} floats a row, of {tables}"
 
 
 def _digest(record: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ import numpy as np
 
 from hetero.records import F32, I32
 
+MAX_EXAMPLES = 8
+
 
 class Create(Enum):
     """What a pull does about rows that do not exist: make them with their first values, or read zeros."""
@@ -36,3 +38,29 @@ class RowsRead:
 
     rows: F32
     found: np.ndarray
+
+
+@dataclass(slots=True)
+class PushParts:
+    """The report of a push that works part by part."""
+
+    applied: int = 0
+    rejected: int = 0
+    examples: list[tuple[str, int]] = field(default_factory=list)
+    rejected_at: list[I32] = field(default_factory=list)
+
+    def add(self, part: PushReport, *, start: int) -> None:
+        """Add a part that begins at a position of the push."""
+        self.applied += part.applied
+        self.rejected += part.rejected
+        self.examples += part.examples
+        self.rejected_at.append(part.rejected_at + np.int32(start))
+
+    def report(self) -> PushReport:
+        """Of all parts."""
+        return PushReport(
+            applied=self.applied,
+            rejected=self.rejected,
+            examples=tuple(self.examples[:MAX_EXAMPLES]),
+            rejected_at=np.concatenate([np.empty(0, np.int32), *self.rejected_at]),
+        )

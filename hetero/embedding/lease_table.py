@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hetero.embedding.key_words import ENTRY_BYTES, KeyWords
-from hetero.errors import ProtocolError
+from hetero.errors import LeaseError, ProtocolError
 from hetero.records import I64, U16, U64, KeySet
 
 _USES_SHIFT = 12
 LEASE_BYTES = ENTRY_BYTES
 MOST_HOLDERS = (1 << _USES_SHIFT) - 1
+NOBODY = 0
 
 
 class LeaseTable:
@@ -35,6 +38,15 @@ class LeaseTable:
     def holders(self, keys: KeySet) -> U16:
         """Who holds each row, uint16 [n]; 0 nobody."""
         return self._held.words(keys) & np.uint16(MOST_HOLDERS)
+
+    def check(self, keys: KeySet, *, holder: int, names: Mapping[int, str]) -> None:
+        """Raises LeaseError naming the first row that another than `holder` has. names: of tables, by index."""
+        holders = self.holders(keys)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            at, has = int(strange[0]), int(holders[strange[0]])
+            who = f"tower {has - 1}" if has != NOBODY else "nobody"
+            raise LeaseError(f"key {int(keys.keys[at])} of table {names[int(keys.tables[at])]} is held by {who}")
 
     def uses(self, keys: KeySet) -> np.ndarray:
         """Uses of held rows, uint8 [n]."""

@@ -18,6 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from hetero.embedding.answers import MAX_EXAMPLES
 from hetero.embedding.answers import Create as Create
 from hetero.embedding.answers import PushReport as PushReport
 from hetero.embedding.answers import RowsRead as RowsRead
@@ -48,7 +49,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_VALUES = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
-_MAX_EXAMPLES = 8
 _ROWS_AT_ONCE = 1 << 16
 _SMALLEST_PART = 2048
 
@@ -127,7 +127,7 @@ class RowStore:
         return PushReport(
             applied=len(keys) - len(rejected),
             rejected=len(rejected),
-            examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:_MAX_EXAMPLES]),
+            examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:MAX_EXAMPLES]),
             rejected_at=rejected,
         )
 

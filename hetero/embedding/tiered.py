@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.lease_table import LeaseTable, ToldLeases
+from hetero.embedding.answers import PushParts
+from hetero.embedding.lease_table import NOBODY, LeaseTable, ToldLeases
 from hetero.embedding.resident import ResidentRows
 from hetero.embedding.shards import MemoryUse
 from hetero.embedding.ssd.references import Hold
@@ -27,24 +27,13 @@ from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, R
 from hetero.embedding.tier_budget import SampledBudget, TierBudget
 from hetero.embedding.tier_use import TierCounts, TierUse, added_up
 from hetero.embedding.tiered_cut import TieredCut
-from hetero.errors import CapacityError, LeaseError, ProtocolError
+from hetero.errors import CapacityError, ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
 from hetero.optim.definition import KIND, hyper_array
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U64, GroupSpec, KeySet
 
-MAX_EXAMPLES = 8
 # Evicting some more than needed makes appends larger and the hands' rounds rarer.
 _EXTRA_SHARE = 32
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Answers of a call that works part by part."""
-
-    applied: int = 0
-    rejected: int = 0
-    examples: list[tuple[str, int]] = field(default_factory=list)
-    rejected_at: list[I32] = field(default_factory=list)
 
 
 class TieredStore:
@@ -114,24 +103,15 @@ class TieredStore:
         keys = self._free(keys)
         if gradients.shape != (len(keys), self._group.dim):
             raise ProtocolError(f"gradients: got shape {gradients.shape}, expected {(len(keys), self._group.dim)}")
-        told = _Parts()
+        told = PushParts()
 
         def work(start: int, part: KeySet) -> None:
             self._bring_or_make(part)
-            report = self._memory.push(part, gradients[start : start + len(part)])
+            told.add(self._memory.push(part, gradients[start : start + len(part)]), start=start)
             self._settle(part)
-            told.applied += report.applied
-            told.rejected += report.rejected
-            told.examples += report.examples
-            told.rejected_at.append(report.rejected_at + np.int32(start))
 
         self._by_parts(keys, work)
-        return PushReport(
-            applied=told.applied,
-            rejected=told.rejected,
-            examples=tuple(told.examples[:MAX_EXAMPLES]),
-            rejected_at=np.concatenate([np.empty(0, np.int32), *told.rejected_at]),
-        )
+        return told.report()
 
     def read_rows(self, keys: KeySet) -> RowsRead:
         """Whole rows of unique keys, with optimizer state; creates and moves nothing. Raises LeaseError."""
@@ -197,11 +177,7 @@ class TieredStore:
 
     def check_held(self, keys: KeySet, *, holder: int) -> None:
         """Raises LeaseError naming the first of the rows that `holder` lacks."""
-        keys = self._memory.checked(keys)
-        holders = self._leases.holders(keys)
-        strange = np.flatnonzero(holders != holder)
-        if len(strange):
-            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
+        self._leases.check(self._memory.checked(keys), holder=holder, names=self._names)
 
     def drop_leased(self, keys: KeySet, *, holder: int) -> None:
         """Forget rows of unique keys that `holder` has and that were made for it. Raises LeaseError when it lacks
@@ -448,10 +424,7 @@ class TieredStore:
         """The keys as kernels take them. Raises LeaseError for one that is held."""
         keys = self._memory.checked(keys)
         if len(self._leases):
-            holders = self._leases.holders(keys)
-            held = np.flatnonzero(holders)
-            if len(held):
-                raise self._held(keys, int(held[0]), int(holders[held[0]]))
+            self._leases.check(keys, holder=NOBODY, names=self._names)
         return keys
 
     def _check_shape(self, keys: KeySet, rows: F32) -> None:
@@ -461,11 +434,6 @@ class TieredStore:
     def _forget_noted(self) -> None:
         self._told = ToldLeases()
         self._ssd.compaction.paused = False
-
-    def _held(self, keys: KeySet, position: int, holder: int) -> LeaseError:
-        who = f"tower {holder - 1}" if holder else "nobody"
-        table, key = self._names[int(keys.tables[position])], int(keys.keys[position])
-        return LeaseError(f"key {key} of table {table} is held by {who}")
 
 
 def tier_counts(stores: Sequence[object]) -> dict[str, int]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEAST_PROBABILITY = 0.01
+"""Below it, a key may reach the largest count there is without a row, and would never get one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSpec:

@@ -17,9 +17,6 @@ from hetero.kernels.admission import MOST_SEEN, admitted_kernel
 from hetero.records import F32, U16, U64, AdmissionSpec, KeySet
 
 MOST_DAYS = 63
-LEAST_PROBABILITY = 0.01
-"""Below it, a key may reach MOST_SEEN without a row, and would never get one."""
-
 _SEEN_BITS = np.uint16(10)
 _SEEN = np.uint16(MOST_SEEN)
 
