@@ -192,5 +192,8 @@ def _fitting_sample(rows: int) -> float:
 
 def _note(path: Path, summary: Summary, prediction: TierPrediction) -> None:
     """Put the prediction beside what was measured."""
-    told = {f"predicted_{name}": value for name, value in asdict(prediction).items() if name in summary.tiers}
+    rates = {
+        name: value for name, value in asdict(prediction).items() if name in summary.tiers and name != "memory_bytes"
+    }
+    told = {f"predicted_{name}": value for name, value in rates.items()}
     replace(summary, tiers={**summary.tiers, **told}).write(path)
