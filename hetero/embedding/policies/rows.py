@@ -55,7 +55,10 @@ class PolicyRows:
 
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]; zeros for those that have no row yet."""
-        if create is Create.NO or self._waiting is None:
+        if create is Create.NO:
+            return self.inner.pull(keys, create=create)
+        if self._waiting is None:
+            self._made(keys)
             return self.inner.pull(keys, create=create)
         has_row = self.inner.there(keys)
         lacking = np.flatnonzero(~has_row)
