@@ -14,7 +14,7 @@ from hetero.embedding.policies.dropped import REASONS, told
 from hetero.embedding.policies.eviction import Judge
 from hetero.keys.routing import bucket_of, mixed_seeds
 from hetero.optim.definition import STATISTICS, group_width
-from hetero.records import F32, Clock, EvictionSpec, GroupSpec, JobSpec, KeySet, TableSpec
+from hetero.records import F32, AdmissionSpec, Clock, EvictionSpec, GroupSpec, JobSpec, KeySet, TableSpec
 
 _WHY = {
     "expired": "it was not seen for more than {expire_days} days",
@@ -60,25 +60,29 @@ def row_story(snapshot: Snapshot, spec: JobSpec, group: GroupSpec, *, keys: KeyS
 
 def absence(snapshot: Snapshot, spec: JobSpec, group: GroupSpec, table: TableSpec, key: int) -> str | None:
     """Why a key without a row has none, where a policy says so."""
-    for kind, word in _words_of(snapshot, spec, group, table, key).items():
-        if kind == "waiting" and group.admission is not None:
-            seen, day = seen_and_day(word)
-            rule = group.admission
-            if rule.score is not None:
-                return (
-                    f"it waits for a row: its score is {seen / CLICK_UNITS:g}, seen last on day {day} (modulo 64); it "
-                    f"gets one when a day begins and it has {rule.score:g}"
-                )
-            needs = (
-                f"it gets a row in the step that sees it for the {rule.after}. time"
-                if rule.probability >= 1
-                else f"each step that sees it gives it a row with probability {rule.probability:g}"
-            )
-            return f"it waits for a row: {seen} steps have seen it, the last on day {day} (modulo 64); {needs}"
-        if kind == "dropped" and group.eviction is not None:
-            gone = told(word)
-            return f"its row was dropped when day {gone.day} began: {_reason(gone.reason, group.eviction)}"
-    return None
+    words = _words_of(snapshot, spec, group, table, key)
+    told_of = []
+    if "waiting" in words and group.admission is not None:
+        told_of.append(_what_it_waits_for(words["waiting"], group.admission))
+    if "dropped" in words and group.eviction is not None:
+        gone = told(words["dropped"])
+        told_of.append(f"its row was dropped when day {gone.day} began: {_reason(gone.reason, group.eviction)}")
+    return "; ".join(told_of) or None
+
+
+def _what_it_waits_for(word: int, rule: AdmissionSpec) -> str:
+    seen, day = seen_and_day(word)
+    last = f"the last on day {day} (modulo 64)"
+    if rule.score is not None:
+        return (
+            f"it waits for a row: its score is {seen / CLICK_UNITS:g} from steps that have seen it, {last}; it gets one "
+            f"when a day begins and it has {rule.score:g}"
+        )
+    if rule.probability < 1:
+        needs = f"each step that sees it gives it a row with probability {rule.probability:g}"
+    else:
+        needs = f"it gets a row in the step that sees it for the {rule.after}. time"
+    return f"it waits for a row: {seen} steps have seen it, {last}; {needs}"
 
 
 def model_day(snapshot: Snapshot, clock: Clock) -> int:

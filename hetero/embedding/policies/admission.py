@@ -31,7 +31,8 @@ def units_of(spec: AdmissionSpec, told: F32) -> U16:
         return np.ones(len(told), np.uint16)
     shows, clicks = told[:, 0].astype(np.int64), told[:, 1].astype(np.int64)
     units = (shows - clicks) * SHOW_UNITS + clicks * CLICK_UNITS
-    return np.minimum(units, MOST_SEEN).astype(np.uint16)
+    counted: U16 = np.minimum(units, MOST_SEEN).astype(np.uint16)
+    return counted
 
 
 def rule(spec: AdmissionSpec) -> tuple[int, np.uint64]:

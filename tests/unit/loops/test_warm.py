@@ -35,8 +35,8 @@ def check(folder: Path, window: int, mode: str) -> None:
     data = data_spec(write_data(folder / "a.parquet", rows=3000, seed=0))
     job = small_job(data, window=window, mode=Mode(mode.removesuffix(WITH_POLICIES)), staleness=2)
     if mode.endswith(WITH_POLICIES):
-        policies = {"admission": AdmissionSpec(score=0.3, forget_days=1), "eviction": EvictionSpec(expire_days=1)}
-        groups = tuple(replace(group, **policies) for group in job.groups)
+        admission, eviction = AdmissionSpec(score=0.3, forget_days=1), EvictionSpec(expire_days=1)
+        groups = tuple(replace(group, admission=admission, eviction=eviction) for group in job.groups)
         job = replace(job, groups=groups, clock=Clock(day_steps=10))
     warm_kernels(job)
     warmed = signatures()
