@@ -35,16 +35,16 @@ class Answer(Generic[T]):
 def as_hetero_error(error: Exception, *, member: Member, what: str, deadline_s: float) -> Exception:
     """What a failed wait means: a deadline passed, an actor died, or the error the call itself raised."""
     if isinstance(error, GetTimeoutError):
-        return DeadlineError(f"{member} did not answer `{what}` within {deadline_s:g} s")
+        return DeadlineError(f"{member} did not answer `{what}` within {deadline_s:g} s", role=member.short)
     if isinstance(error, RayTaskError):
         cause = error.cause
         if isinstance(cause, Exception) and not isinstance(cause, RayError):
             return cause
         return HeteroError(f"{member}: `{what}` failed: {error}")
     if isinstance(error, RayActorError):
-        return PeerLostError(f"{member} died during `{what}`: {_first_line(error)}")
+        return PeerLostError(f"{member} died during `{what}`: {_first_line(error)}", role=member.short)
     if isinstance(error, RayError):
-        return PeerLostError(f"{member}: `{what}` was lost: {_first_line(error)}")
+        return PeerLostError(f"{member}: `{what}` was lost: {_first_line(error)}", role=member.short)
     return error
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
+import ray
 
 from actors.calls import Answer
-from actors.naming import Member
+from actors.naming import NAMESPACE, Member, Role
+from hetero.errors import PeerLostError
 from hetero.exchange.messages import (
     DensePart,
     DensePullReply,
@@ -26,10 +29,15 @@ from hetero.exchange.messages import (
     PushRequest,
     ReturnRequest,
 )
+from hetero.exchange.moving import Sent
+from hetero.keys.routing import Routing
 from hetero.keys.sequencer import Claim, Turn
 from hetero.keys.windows import TowerWindow
 from hetero.loops.meeting import Absent
 from hetero.records import Batch, BatchSpec, KeySet, Piece, SplitReport
+
+_BOUNDARY_DEADLINES = 10  # all that changed since the copy, not one request
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,16 @@ class RemoteServer:
     def cut(self, name: str, *, base: str | None) -> Pending[None]:
         return self._answer(self._peer.handle.cut.remote(name, base), f"cut for {name}")
 
+    def send_rest(self) -> Pending[Sent]:
+        ref = self._peer.handle.send_rest.remote()
+        deadline_s = _BOUNDARY_DEADLINES * self._peer.deadline_s
+        return Answer(
+            ref=ref, member=self._peer.member, what="rows changed since they were copied", deadline_s=deadline_s
+        )
+
+    def adopt(self, then: Routing, *, steps: int) -> Pending[None]:
+        return self._answer(self._peer.handle.adopt.remote(then, steps), f"change to routing {then.version}")
+
     def open_dense(self, part: DensePart) -> Pending[None]:
         return self._answer(self._peer.handle.open_dense.remote(part), "first dense parameters")
 
@@ -84,35 +102,85 @@ class RemoteServer:
         return Answer(ref=ref, member=self._peer.member, what=what, deadline_s=self._peer.deadline_s)
 
 
-class RemoteReader:
-    """A reader actor, as a tower and the sequencer see it."""
+def find_server(run: str, number: int, *, deadline_s: float) -> RemoteServer:
+    """A server by its name. Raises PeerLostError when there is none."""
+    member = Member(run, Role.SERVER, number)
+    try:
+        handle = ray.get_actor(str(member), namespace=NAMESPACE)
+    except ValueError as error:
+        raise PeerLostError(f"{member} is not there: {error}") from error
+    return RemoteServer(Peer(member, handle, deadline_s))
 
-    def __init__(self, peer: Peer) -> None:
+
+class RemoteReader:
+    """A reader actor, as a tower and the sequencer see it. What a reader that is lost was asked for is asked again of
+    the one that takes its place, if that comes within `patience_s`: rows and keys of a piece are the same from both.
+    """
+
+    def __init__(self, peer: Peer, *, patience_s: float = 0.0) -> None:
         self._peer = peer
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+
+    def replaced(self, peer: Peer) -> None:
+        """Another reader is in its place. Any thread may say so."""
+        with self._changed:
+            self._peer = peer
+            self._changed.notify_all()
 
     def batch(self, piece: Piece) -> Pending[Batch]:
-        return self._answer(self._peer.handle.batch.remote(piece), "rows", piece)
+        return _Asked(self, "batch", "rows", piece)
 
     def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
-        return self._answer(self._peer.handle.keys.remote(piece), "keys of rows", piece)
+        return _Asked(self, "keys", "keys of rows", piece)
 
-    def _answer(self, ref: Any, what: str, piece: Piece) -> Answer[Any]:
+    def ask(self, method: str, what: str, piece: Piece) -> tuple[Peer, Answer[Any]]:
+        """Begin a call of the reader that is there now."""
+        peer = self._peer
         where = f"{what} {piece.start} to {piece.stop} of split {piece.position}"
-        return Answer(ref=ref, member=self._peer.member, what=where, deadline_s=self._peer.deadline_s)
+        ref = getattr(peer.handle, method).remote(piece)
+        return peer, Answer(ref=ref, member=peer.member, what=where, deadline_s=peer.deadline_s)
+
+    def await_another(self, lost: Peer) -> bool:
+        """Wait for one in place of `lost`; whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._peer is not lost, timeout=self._patience_s)
+
+
+class _Asked(Generic[T]):
+    """Rows or keys under way, from the first reader that lives long enough to give them."""
+
+    def __init__(self, reader: RemoteReader, method: str, what: str, piece: Piece) -> None:
+        self._reader = reader
+        self._asked = (method, what, piece)
+        self._peer, self._answer = reader.ask(*self._asked)
+
+    def result(self) -> T:
+        while True:
+            try:
+                return cast(T, self._answer.result())
+            except PeerLostError:
+                if not self._reader.await_another(self._peer):
+                    raise
+                self._peer, self._answer = self._reader.ask(*self._asked)
 
 
 class RemoteSequencer:
-    """The sequencer actor, as readers and towers see it. Its answers may take a moment: it waits for news."""
+    """The sequencer actor, as readers and towers see it. Its answers may take a moment: it waits for news.
 
-    def __init__(self, peer: Peer) -> None:
+    life: of a reader, the how-manieth in its place, from 0.
+    """
+
+    def __init__(self, peer: Peer, *, life: int = 0) -> None:
         self._peer = peer
+        self._life = life
 
     def claim(self, reader: int) -> Claim:
-        answer: Answer[Claim] = self._answer(self._peer.handle.claim.remote(reader), "claim")
+        answer: Answer[Claim] = self._answer(self._peer.handle.claim.remote(reader, self._life), "claim")
         return answer.result()
 
     def report(self, reader: int, report: SplitReport) -> None:
-        answer: Answer[None] = self._answer(self._peer.handle.report.remote(reader, report), "report")
+        answer: Answer[None] = self._answer(self._peer.handle.report.remote(reader, report, self._life), "report")
         answer.result()
 
     def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:

@@ -38,12 +38,14 @@ class RunContext:
     """The frozen facts of a run. tower_class: a class given in Python; None when the job names it.
 
     import_paths: folders the driver imports from, so that a user's tower is found in every actor.
+    reader_patience_s: how long a role that lost a reader waits for another in its place; 0 where none comes.
     """
 
     run: str
     job: JobSpec
     tower_class: type[nn.Module] | None = None
     import_paths: tuple[str, ...] = ()
+    reader_patience_s: float = 0.0
 
     def enter(self) -> None:
         """Make this process ready to act for the run: the driver's import paths."""
@@ -53,8 +55,14 @@ class RunContext:
 
 
 def cpus_needed(job: JobSpec) -> float:
-    """CPUs the run's actors ask Ray for, in cores."""
-    return sum(bundle["CPU"] for bundle in role_resources(job))
+    """CPUs the run's actors ask Ray for, in cores; with the most servers that its schedule names."""
+    more = max((at.count for at in job.server_schedule), default=0) - job.servers.count
+    return sum(bundle["CPU"] for bundle in role_resources(job)) + max(0, more) * server_resources(job)["CPU"]
+
+
+def server_resources(job: JobSpec) -> dict[str, float]:
+    """Resources of one server."""
+    return {"CPU": 0.5 * job.servers.threads}
 
 
 def role_resources(job: JobSpec) -> list[dict[str, float]]:
@@ -66,7 +74,7 @@ def role_resources(job: JobSpec) -> list[dict[str, float]]:
     return [
         {"CPU": 0.1},
         *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
-        *[{"CPU": 0.5 * job.servers.threads}] * job.servers.count,
+        *[server_resources(job)] * job.servers.count,
         *[{"CPU": float(job.towers.threads)}] * job.towers.count,
     ]
 

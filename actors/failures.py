@@ -48,5 +48,6 @@ def root_of(failures: Sequence[Failure], members: Mapping[Member, Any]) -> Excep
             return as_hetero_error(error, member=pings[ref], what="ping", deadline_s=_SETTLE_S)
     if silent:
         names = ", ".join(str(pings[ref]) for ref in silent)
-        return DeadlineError(f"{names}: no answer for {_SETTLE_S:g} s; meanwhile: {failures[0].error}")
+        told = f"{names}: no answer for {_SETTLE_S:g} s; meanwhile: {failures[0].error}"
+        return DeadlineError(told, role=pings[silent[0]].short)
     return failures[0].error

@@ -19,22 +19,24 @@ from actors.context import THREADS_WAIT, RunContext, role_resources
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
 from actors.placement import end_actors
+from actors.processes import Process, end_here, end_process, live_nodes, nodes_of
 from actors.reader import ReaderActor
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
 from actors.tower import TowerActor
-from hetero.errors import CapacityError, UserError
+from hetero.errors import DeadlineError, NoRoomError, UserError
 from hetero.records import JobSpec
 
 _LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
 _CLOSE_S = 10.0
+_LOOK_EVERY_S = 0.25
 
 
 class ActorGroup:
     """All actors of a run, named `<run>/<role>/<index>`, each in its own bundle of one placement group.
 
-    roles: only those, for tests of one of them. Raises CapacityError when the cluster cannot hold them, UserError when
+    roles: only those, for tests of one of them. Raises NoRoomError when the cluster cannot hold them, UserError when
     a run of that name is alive there, PeerLostError or DeadlineError naming an actor that does not start.
     """
 
@@ -43,12 +45,15 @@ class ActorGroup:
         self.members: dict[Member, Any] = {}
         self._pings = Pings(self.members, deadline_s=context.job.deadline_s)
         self._placement: PlacementGroup | None = None
+        self._processes: dict[Member, Process] = {}
         try:
             self._placement = _reserve(context.job)
-            for bundle, member in enumerate(_members(context.run, context.job)):
+            self._nodes = nodes_of(self._placement)
+            self._bundles = {member: bundle for bundle, member in enumerate(_members(context.run, context.job))}
+            for member in self._bundles:
                 if member.role in roles:
-                    self.members[member] = self._create(member, bundle, self._placement)
-            self._await_start()
+                    self.members[member] = self._create(member)
+            self._await_start(list(self.members))
         except BaseException:
             self.close()
             raise
@@ -69,36 +74,106 @@ class ActorGroup:
         self, members: Iterable[Member], method: str, *args: object, deadline_s: float | None = None
     ) -> list[Any]:
         """Call several at once and wait for all."""
-        answers = [self.call(member, method, *args, deadline_s=deadline_s) for member in members]
+        return self.await_all([self.call(member, method, *args, deadline_s=deadline_s) for member in members])
+
+    def await_all(self, answers: Sequence[Answer[Any]]) -> list[Any]:
+        """Wait for all. Where that may take longer than the run's deadline, an actor that dies or is silent meanwhile
+        is noticed as early as ever: raises what `check_alive` raises."""
+        longest_s = max((answer.deadline_s for answer in answers), default=0.0)
+        if longest_s <= self.context.job.deadline_s:
+            return [answer.result() for answer in answers]
+        under_way = [answer.ref for answer in answers]
+        deadline_t = time.monotonic() + longest_s
+        while under_way and time.monotonic() < deadline_t:
+            _, under_way = ray.wait(under_way, num_returns=len(under_way), timeout=_LOOK_EVERY_S)
+            self.check_alive()
+        for answer in answers:
+            if answer.ref in under_way:
+                raise DeadlineError(
+                    f"{answer.member} did not answer `{answer.what}` within {answer.deadline_s:g} s",
+                    role=answer.member.short,
+                )
         return [answer.result() for answer in answers]
+
+    def place_of(self, server: int) -> tuple[PlacementGroup, int]:
+        """Where a server of the run's start lies: its placement group, and the number of its bundle."""
+        assert self._placement is not None
+        return self._placement, 1 + self.context.job.readers.count + server
+
+    def join(self, member: Member, handle: Any, *, process: Process) -> None:
+        """An actor that was made elsewhere takes part from now on."""
+        self.members[member] = handle
+        self._processes[member] = process
+
+    def leave(self, member: Member) -> None:
+        """An actor takes no part any more, and ends."""
+        self._pings.forget(member)
+        self._processes.pop(member, None)
+        with contextlib.suppress(Exception):
+            ray.kill(self.members.pop(member), no_restart=True)
+
+    def node_alive(self, member: Member) -> bool:
+        """Whether the node that holds an actor is there, as far as Ray knows by now."""
+        process = self._processes.get(member)
+        return process is None or process.node in live_nodes()
+
+    def end(self, member: Member) -> None:
+        """End one actor for certain, a stopped one too. Its place stays."""
+        self._pings.forget(member)
+        with contextlib.suppress(Exception):
+            ray.kill(self.members[member], no_restart=True)
+        if member in self._processes:
+            end_process(self._processes[member])
+
+    def begin_again(self, member: Member) -> None:
+        """A new actor in the place of one that ended. Raises PeerLostError or DeadlineError when it does not start."""
+        deadline_t = time.monotonic() + _START_DEADLINE_S
+        while True:
+            try:
+                self.members[member] = self._create(member)
+                break
+            except UserError:  # the cluster may not know yet that the one before has ended
+                if time.monotonic() > deadline_t:
+                    raise
+                time.sleep(_LOOK_EVERY_S)
+        assert self._placement is not None
+        self._nodes = nodes_of(self._placement)  # another than before, where that node is gone
+        self._await_start([member])
 
     def check_alive(self) -> None:
         """Raises PeerLostError or DeadlineError for an actor that died or is silent, see `Pings`; never waits."""
         self._pings.check()
 
     def close(self) -> None:
-        """End all actors and free what they held. Never raises: it runs after failures too."""
+        """End all actors, stopped ones too, and free what they held. Never raises: it runs after failures too."""
+        silent = self._pings.silent()
+        for member in silent:
+            self.end(member)
         if self.context.job.storage is not None:
-            self._close_servers()
+            self._close_servers([m for m in self.of(Role.SERVER) if m not in silent])
         end_actors(self.members, self._placement)
         self._placement = None
+        end_here(self._processes.values())
+        self._processes.clear()
 
-    def _close_servers(self) -> None:
+    def _close_servers(self, servers: Sequence[Member]) -> None:
         """Let servers delete their files on SSD; those of one that does not answer go when the next run starts."""
         with contextlib.suppress(Exception):
-            closing = [handle.close.remote() for member, handle in self.members.items() if member.role is Role.SERVER]
+            closing = [self.members[member].close.remote() for member in servers]
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
 
-    def _create(self, member: Member, bundle: int, placement: PlacementGroup) -> Any:
+    def _create(self, member: Member) -> Any:
+        assert self._placement is not None
+        bundle = self._bundles[member]
         options: dict[str, Any] = {
             "name": str(member),
             "namespace": NAMESPACE,
             "num_cpus": role_resources(self.context.job)[bundle]["CPU"],
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(placement, bundle),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
         }
-        shell, extra = _SHELLS[member.role]
+        shell, extra = SHELLS[member.role]
         arguments = (self.context,) if member.role is Role.SEQUENCER else (self.context, member.index)
         if member.role is Role.SEQUENCER:
             job = self.context.job
@@ -113,21 +188,22 @@ class ActorGroup:
                 "run another folder name"
             ) from error
 
-    def _await_start(self) -> None:
+    def _await_start(self, members: Sequence[Member]) -> None:
         deadline_t = time.monotonic() + _START_DEADLINE_S
-        answers = [self.call(member, "ping") for member in self.members]
+        answers = [self.call(member, "ping") for member in members]
         for answer in answers:
             left = max(0.1, deadline_t - time.monotonic())
             try:
-                ray.get(answer.ref, timeout=left)
+                pid = int(ray.get(answer.ref, timeout=left))
+                self._processes[answer.member] = Process(pid=pid, node=self._nodes[self._bundles[answer.member]])
             except Exception as error:
                 raise as_hetero_error(error, member=answer.member, what="start", deadline_s=_START_DEADLINE_S) from None
 
 
-_SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
+SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.SEQUENCER: (SequencerActor, {}),
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
-    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1, "moving": 2}}),
     Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
 }
 
@@ -150,7 +226,7 @@ def _reserve(job: JobSpec) -> PlacementGroup:
         needed = sum(bundle["CPU"] for bundle in bundles)
         total = cast(Any, ray).cluster_resources().get("CPU", 0.0)
         free = cast(Any, ray).available_resources().get("CPU", 0.0)
-        raise CapacityError(
+        raise NoRoomError(
             f"the cluster has no room for this run: its {len(bundles)} actors ask for {needed:g} CPUs, {free:g} of "
             f"{total:g} are free after {job.deadline_s:g} s; lower roles.* in the job, add nodes, or wait for "
             "other runs"

@@ -14,6 +14,7 @@ from actors.naming import Member
 from hetero.errors import DeadlineError
 
 _PING_EVERY_S = 2.0
+_SILENT_SHARE = 0.5  # who was waited for in vain may have been asked for a ping a little later
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,15 @@ class Pings:
         self._deadline_s = deadline_s
         self._under_way: dict[ray.ObjectRef, _Ping] = {}
         self._next_t = 0.0
+
+    def forget(self, member: Member) -> None:
+        """Expect no answer to what `member` was asked: another takes its place."""
+        self._under_way = {ref: ping for ref, ping in self._under_way.items() if ping.member != member}
+
+    def silent(self) -> list[Member]:
+        """Who has not answered for so long that it will not."""
+        since = time.monotonic() - _SILENT_SHARE * self._deadline_s
+        return [ping.member for ping in self._under_way.values() if ping.sent_t < since]
 
     def check(self) -> None:
         """Look at the pings under way and send new ones when due; never waits.
@@ -49,7 +59,8 @@ class Pings:
             if now - ping.sent_t > self._deadline_s:
                 raise DeadlineError(
                     f"{ping.member} has not answered for {now - ping.sent_t:.0f} s (limit {self._deadline_s:g} s): its "
-                    "process is stopped or its node is cut off"
+                    "process is stopped or its node is cut off",
+                    role=ping.member.short,
                 )
         if now >= self._next_t:
             waiting = {ping.member for ping in self._under_way.values()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 import pyarrow as pa
 import ray
@@ -12,8 +13,10 @@ from actors.clients import Peer, RemoteSequencer
 from actors.context import RunContext
 from hetero.errors import ProtocolError
 from hetero.hardware.probe import peak_rss_bytes
-from hetero.loops.reader import Reader, read_splits
+from hetero.keys.sequencer import HeldSplit
+from hetero.loops.reader import Reader, read_splits, take_over
 from hetero.loops.run import DataPass, RoleReport
+from hetero.loops.warm_keys import warm_reader_kernels
 from hetero.observe.spans import SpanTotals
 from hetero.records import Batch, KeySet, Piece
 
@@ -23,6 +26,7 @@ class ReaderActor:
 
     def __init__(self, context: RunContext, index: int) -> None:
         context.enter()
+        warm_reader_kernels(context.job)
         pa.set_cpu_count(context.job.readers.threads)
         pa.set_io_thread_count(context.job.readers.threads)
         self._job = context.job
@@ -40,9 +44,13 @@ class ReaderActor:
         self._keep_spans()
         self._reader = Reader(self._job, index=self._index, data=data.data, splits=data.splits)
 
-    def read(self, sequencer: Peer) -> None:
+    def read(self, sequencer: Peer, life: int) -> None:
         """Read splits until the phase needs no more."""
-        read_splits(self._opened(), RemoteSequencer(sequencer))
+        read_splits(self._opened(), RemoteSequencer(sequencer, life=life))
+
+    def take_over(self, sequencer: Peer, life: int, held: Sequence[HeldSplit]) -> None:
+        """Hold what a reader held that is lost."""
+        take_over(self._opened(), RemoteSequencer(sequencer, life=life), held)
 
     @ray.method(concurrency_group="serve")
     def batch(self, piece: Piece) -> Batch:

@@ -15,12 +15,13 @@ from actors.context import RunContext
 from hetero.errors import ProtocolError
 from hetero.exchange.window_size import WindowChoice, WindowSize
 from hetero.hardware.probe import peak_rss_bytes
-from hetero.keys.sequencer import Claim, InputQuality, Sequencer, Turn
+from hetero.keys.sequencer import Claim, HeldSplit, InputQuality, Sequencer, Turn
 from hetero.keys.windows import TowerWindow
 from hetero.loops.meeting import Absent, Meetings
 from hetero.loops.protocols import Phase
 from hetero.loops.reader import make_sequencer
 from hetero.loops.run import DataPass, RoleReport
+from hetero.loops.warm_keys import warm_sequencer_kernels
 from hetero.loops.windows import WindowCutter
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import BatchSpec, SplitReport
@@ -45,9 +46,13 @@ class SequencerActor:
 
     def __init__(self, context: RunContext) -> None:
         context.enter()
+        warm_sequencer_kernels(context.job)
         self._job = context.job
         self._news = threading.Condition()
         self._sequencer: Sequencer | None = None
+        self._readers: list[RemoteReader] = []
+        self._lives = [0] * context.job.readers.count
+        self._patience_s = context.reader_patience_s
         self._windows: list[deque[TowerWindow]] = []
         self._given_back: set[int] = set()  # towers that have the window after which nothing is leased
         self._window_failure: Exception | None = None
@@ -76,19 +81,36 @@ class SequencerActor:
             self._windows = [deque() for _ in range(self._job.towers.count)]
             self._given_back = set()
             self._meetings = Meetings(towers=self._job.towers.count)
+        self._readers = [RemoteReader(peer, patience_s=self._patience_s) for peer in readers]
         if self._job.window and data.phase is Phase.TRAIN:
-            remote = [RemoteReader(peer) for peer in readers]
             self._window_size = WindowSize(self._job)
-            cutter = WindowCutter(self._job, next_spec=self._next_spec, readers=remote, size=self._window_size)
+            cutter = WindowCutter(self._job, next_spec=self._next_spec, readers=self._readers, size=self._window_size)
             threading.Thread(target=self._build_windows, args=(cutter, self._phase), daemon=True).start()
 
-    def claim(self, reader: int) -> Claim:
-        return self._when_there(lambda s: s.claim(reader), lambda claim: claim.split is Turn.WAIT and not claim.release)
+    def claim(self, reader: int, life: int) -> Claim:
+        """A reader asks what to parse; of one that another took the place of, nothing is heard any more."""
 
-    def report(self, reader: int, report: SplitReport) -> None:
+        def claimed(sequencer: Sequencer) -> Claim:
+            return sequencer.claim(reader) if life == self._lives[reader] else Claim(Turn.END, ())
+
+        return self._when_there(claimed, lambda claim: claim.split is Turn.WAIT and not claim.release)
+
+    def report(self, reader: int, report: SplitReport, life: int) -> None:
         with self._news:
-            self._opened().report(reader, report)
+            if life == self._lives[reader]:
+                self._opened().report(reader, report)
             self._news.notify_all()
+
+    def take_over(self, reader: int, life: int) -> tuple[HeldSplit, ...]:
+        """What the reader must hold that comes in this one's place, its life the `life`-th. Calls of lives before are
+        of no effect from here on."""
+        with self._news:
+            self._lives[reader] = life
+            return self._opened().take_over(reader)
+
+    def reader_replaced(self, reader: int, peer: Peer) -> None:
+        """Another is there and holds what it must: ask it for what the lost one has not answered."""
+        self._readers[reader].replaced(peer)
 
     def take(self, tower: int, *, acknowledged: Sequence[int]) -> BatchSpec | Turn:
         with self._news:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import ray
 
+from actors.clients import Peer
 from actors.context import RunContext
+from actors.moving import Sender
 from hetero.checkpoint.rows import RowsWritten, read_rows, write_rows
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.warm_start import warm_rows
+from hetero.errors import ProtocolError
 from hetero.exchange.messages import (
     DensePart,
     DensePullReply,
@@ -29,10 +33,12 @@ from hetero.exchange.messages import (
     PushRequest,
     ReturnRequest,
 )
+from hetero.exchange.moving import MovedRows, Sent
 from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
-from hetero.keys.routing import initial_owners
+from hetero.keys.routing import Routing
 from hetero.loops.run import RoleReport
+from hetero.loops.warm_rows import warm_server_kernels
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import I32
 
@@ -40,13 +46,16 @@ from hetero.records import I32
 class ServerActor:
     """Shell of `hetero.exchange.server.RowServer`."""
 
-    def __init__(self, context: RunContext, index: int) -> None:
+    def __init__(self, context: RunContext, index: int, routing: Routing | None = None) -> None:
+        """routing: that holds when this server begins, without its taking part in it; without one, of the start."""
         context.enter()
+        warm_server_kernels(context.job)
         self._job = context.job
         self._index = index
-        self._server = RowServer(context.job)
+        self._server = RowServer(context.job, number=index, routing=routing)
         self._snapshots = ServerSnapshots(self._server.stores, context.job, server=index)
         self._clock = SpanClock()
+        self._peers: Sequence[Peer] = ()
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -74,7 +83,8 @@ class ServerActor:
             self._server.note_leased(values)
 
     def cut(self, name: str, base: str | None) -> None:
-        """Settle what a snapshot holds."""
+        """Settle what a snapshot holds. A change of servers under way is given up: the run stops."""
+        self._server.end_move()
         self._snapshots.cut(name, owners=self._owners(), base=base)
         self._server.note_cut()
 
@@ -86,6 +96,56 @@ class ServerActor:
     def drop_cut(self) -> None:
         """The snapshot is given up before it was written."""
         self._snapshots.drop()
+
+    def begin_move(self, then: Routing) -> None:
+        """Prepare for this routing."""
+        self._server.begin_move(then)
+
+    @ray.method(concurrency_group="moving")
+    def copy_out(self, peers: Sequence[Peer]) -> Sent | None:
+        """Send the rows that move to their new servers, while the lane goes on; None when that was given up."""
+        if not self._server.is_moving:
+            return None
+        move, sender = self._server.move, Sender(peers)
+        self._peers = peers
+        try:
+            for moved in move.copy():
+                sender.send(moved)
+            return sender.settle()
+        except ProtocolError:
+            if move.ended:
+                return None
+            raise
+
+    @ray.method(concurrency_group="moving")
+    def take_moved(self, moved: MovedRows) -> None:
+        """Hold rows of another server."""
+        self._server.move.take(moved)
+
+    def send_rest(self) -> Sent:
+        """Send what changed since the copy; nothing is leased and no push under way."""
+        sender = Sender(self._peers)
+        for moved in self._server.move.rest():
+            sender.send(moved)
+        return sender.settle()
+
+    def adopt(self, then: Routing, steps: int) -> None:
+        """Go by this routing from now on."""
+        self._server.adopt(then, steps=steps)
+
+    @ray.method(concurrency_group="moving")
+    def free_moved(self) -> int:
+        """Forget rows that are another's now, while the lane goes on; how many moved. None are left after a stop."""
+        if not self._server.is_moving:
+            return 0
+        move = self._server.move
+        rows = sum(store.count() for store in self._server.stores) if move.leaves else sum(move.free())
+        self._server.end_move()
+        return rows
+
+    def end_move(self) -> None:
+        """The change of servers is given up, or over."""
+        self._server.end_move()
 
     def restore(self, path: str, steps: int) -> int:
         """Hold the rows of a snapshot taken after `steps` steps; their number."""
@@ -141,4 +201,4 @@ class ServerActor:
         )
 
     def _owners(self) -> I32:
-        return initial_owners(self._job.buckets, self._job.servers.count)
+        return self._server.routing.owners

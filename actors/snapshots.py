@@ -8,6 +8,7 @@ Waits for  nobody while training goes on; servers and tower 0 at the end of it
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,9 +40,11 @@ class _UnderWay:
 
 
 class SnapshotKeeper:
-    """Looked at with the run's progress. reports: of every snapshot so far."""
+    """Looked at with the run's progress. routing: version by which the group's servers hold rows, as far as the driver
+    knows. reports: of every snapshot so far."""
 
-    def __init__(self, group: ActorGroup, *, place: SnapshotPlace) -> None:
+    def __init__(self, group: ActorGroup, *, place: SnapshotPlace, routing: Callable[[], int]) -> None:
+        self._routing = routing
         self.reports: list[SnapshotReport] = []
         self._group = group
         self._place = place
@@ -63,12 +66,12 @@ class SnapshotKeeper:
         if self._separate:
             self._ask_in_time(step)
         if self._under_way is not None:
-            self._look_at_parts(timeout_s=0.0)
+            self._look_at_parts()
         elif self._news is None:
             self._news = self._group.call(self._tower, "cut_news")
         elif ray.wait([self._news.ref], timeout=0.0)[0]:
             told, self._news = self._news.result(), None
-            if told is not None:
+            if told is not None and told.routing == self._routing():  # else the group's servers are about to change
                 self._begin(told)
 
     def _ask_in_time(self, step: int) -> None:
@@ -93,7 +96,9 @@ class SnapshotKeeper:
             if told is not None:
                 self._begin(told)
         if self._under_way is not None:
-            self._look_at_parts(timeout_s=_WRITE_DEADLINE_S)
+            with contextlib.suppress(SnapshotError):  # told when the parts are looked at
+                self._group.await_all(self._under_way.answers)
+            self._look_at_parts()
 
     def close(self) -> None:
         """Remove a snapshot that was not made whole. Never raises: it runs after failures too."""
@@ -120,11 +125,11 @@ class SnapshotKeeper:
         ]
         self._under_way = _UnderWay(writing, calls[: len(towers)], calls[len(towers) :])
 
-    def _look_at_parts(self, *, timeout_s: float) -> None:
+    def _look_at_parts(self) -> None:
         assert self._under_way is not None
         refs = [answer.ref for answer in self._under_way.answers]
-        _, waiting = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
-        if waiting and not timeout_s:
+        _, waiting = ray.wait(refs, num_returns=len(refs), timeout=0)
+        if waiting:
             return
         under_way = self._under_way
         try:

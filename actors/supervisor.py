@@ -7,6 +7,7 @@ fails ends the phase with an error that names the role; a dead actor explains th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +15,11 @@ import ray
 
 from actors.calls import Answer
 from actors.context import RunContext
-from actors.failures import failure_of, root_of
+from actors.failures import Failure, failure_of, root_of
 from actors.group import ActorGroup
 from actors.naming import Role
+from actors.replacements import Replacements
+from actors.resize import ServerPlaces, ServerResizer
 from actors.sequencer import SequencerNews
 from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
@@ -24,9 +27,13 @@ from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import merge_held
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.warm_start import open_warm_start
+from hetero.errors import PeerLostError
 from hetero.hardware.precision import PrecisionChoice, choose_precision
+from hetero.keys.routing import Routing
+from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
+from hetero.loops.recovery import Action, Loss, Recovery, RecoveryLog, decide
 from hetero.loops.results import ScoredPart, Scores
 from hetero.loops.run import DataPass, RunProgress, RunReport, Sink, StoreReport, TrainOutcome, Watch, joined_scores
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
@@ -36,17 +43,28 @@ from hetero.records import JobSpec
 _LOOK_EVERY_S = 0.25
 _LOOK_AT_STORE_EVERY_S = 2.0
 _FILE_DEADLINE_S = 600.0
+_READER_PATIENCE_S = 60.0  # beyond the run's deadline: until a new reader has started and holds what it must
 
 
 class RayRun:
-    """A TrainingRun whose roles are actors. Raises what `ActorGroup` raises, TowerError and JobError."""
+    """A TrainingRun whose roles are actors. Raises what `ActorGroup` raises, TowerError and JobError.
 
-    def __init__(self, context: RunContext) -> None:
+    recovery: keeps account of losses; readers that are lost are replaced while it allows for more. Default: for none.
+    """
+
+    def __init__(self, context: RunContext, *, recovery: RecoveryLog | None = None) -> None:
         self.job: JobSpec = context.job
+        self._recovery = recovery or RecoveryLog(limit=0)
+        if self._recovery.limit:
+            context = replace(context, reader_patience_s=context.job.deadline_s + _READER_PATIENCE_S)
+        self._step = 0
         self._store_peak_bytes = 0
         self._steps = 0
         self._spilled_bytes: int | None = 0
         self._group = ActorGroup(context)
+        self._places = ServerPlaces(self._group)
+        self._routing = Routing.first(buckets=context.job.buckets, servers=context.job.servers.count)
+        self._readers = Replacements(self._group)
         try:
             self.precision = self._choose_precision()
             self._connect_towers()
@@ -69,24 +87,36 @@ class RayRun:
         rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         return sum(rows)
 
-    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
+    def train(
+        self,
+        data: DataPass,
+        *,
+        watch: Watch,
+        snapshots: SnapshotPlace = NOWHERE,
+        servers: ServersPlace = AS_SCHEDULED,
+    ) -> TrainOutcome:
         before, spilled_before = self._cpu_s(), store_spilled_bytes()
-        keeper = SnapshotKeeper(self._group, place=snapshots)
+        resizer = ServerResizer(self._group, places=self._places, wanted=servers, routing=self._routing)
+        keeper = SnapshotKeeper(self._group, place=snapshots, routing=lambda: resizer.routing.version)
 
         def look(progress: RunProgress) -> None:
+            resizer.look(progress.step)
             keeper.look(progress.step)
             watch(progress)
 
         try:
             digest = data.digest if snapshots.folder is not None else None
             logs = self._run_phase(data, "train", look, digest)
+            resizer.finish()
             keeper.finish()
         finally:
+            self._routing = resizer.routing
+            resizer.close()
             keeper.close()
         self._note_spilled(spilled_before, store_spilled_bytes())
-        cpu_s = {role: seconds - before[role] for role, seconds in self._cpu_s().items()}
+        cpu_s = {role: max(0.0, seconds - before.get(role, 0.0)) for role, seconds in self._cpu_s().items()}
         self._steps = max(len(log.losses) for log in logs)
-        return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports)
+        return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports, servers=resizer.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
@@ -126,6 +156,11 @@ class RayRun:
             roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window, store=store
         )
 
+    @property
+    def name(self) -> str:
+        """The first part of its actors' names."""
+        return self._group.context.run
+
     def pid_of(self, role: Role, index: int) -> int:
         """The process of one actor, on its own machine."""
         member = self._group.of(role)[index]
@@ -133,6 +168,7 @@ class RayRun:
 
     def close(self) -> None:
         self._group.close()
+        self._places.close()
 
     def _choose_precision(self) -> PrecisionChoice:
         """One for all towers, from what each of their machines has."""
@@ -165,7 +201,7 @@ class RayRun:
         readers, towers = group.of(Role.READER), group.of(Role.TOWER)
         group.call_all(readers, "open", data)
         group.call(sequencer, "open", data, [group.peer(reader) for reader in readers]).result()
-        work = [group.call(reader, "read", group.peer(sequencer)) for reader in readers]
+        work = [self._readers.read(reader) for reader in readers]
         results = [group.call(tower, method, *arguments) for tower in towers]
         self._watch_over([*work, *results], data=data, watch=watch)
         watch(self._look(data.phase))
@@ -178,13 +214,56 @@ class RayRun:
         while under_way:
             done, _ = ray.wait(list(under_way), num_returns=len(under_way), timeout=_LOOK_EVERY_S)
             failures = [failure for ref in done if (failure := failure_of(under_way.pop(ref)))]
-            if failures:
-                raise root_of(failures, self._group.members)
-            self._group.check_alive()
+            lost = self._lost(failures)
+            if lost is not None:
+                again = self._replace(lost, data, others_failed=any(f.member.short != lost.role for f in failures))
+                under_way = {ref: answer for ref, answer in under_way.items() if answer.member != again.member}
+                under_way[again.ref] = again
+                continue
             if pace.due():
                 self._store_peak_bytes = max(self._store_peak_bytes, store_used_bytes())
             if under_way:
                 watch(self._look(data.phase))
+
+    def _lost(self, failures: Sequence[Failure]) -> PeerLostError | None:
+        """Who was lost, if anyone was. Raises any other failure."""
+        try:
+            if failures:
+                raise root_of(failures, self._group.members)
+            self._group.check_alive()
+        except PeerLostError as error:
+            return error
+        return None
+
+    def _replace(self, lost: PeerLostError, data: DataPass, *, others_failed: bool) -> Answer[Any]:
+        """A new reader in place of the one that was lost, at work. Raises the loss when it does not come to that."""
+        self._recovery.notice()
+        member = next((m for m in self._group.of(Role.READER) if m.short == lost.role), None)
+        loss = Loss(
+            cause=str(lost),
+            role=lost.role,
+            alive=not others_failed,
+            node_alive=member is not None and self._group.node_alive(member),
+        )
+        recovery = self._recovery
+        decision = decide(loss, job=self.job, recovered=recovery.count, limit=recovery.limit, snapshot_step=None)
+        if member is None or decision.action is not Action.REPLACE:
+            raise lost
+        step = self._step
+        recovery.begin(
+            Recovery(
+                cause=str(lost),
+                role=lost.role,
+                action=decision.action,
+                reason=decision.reason,
+                phase=data.phase.value,
+                step=step,
+                back_to=step,
+            )
+        )
+        work = self._readers.replace(member, data)
+        recovery.replaced()
+        return work
 
     def _look(self, phase: Phase) -> RunProgress:
         group = self._group
@@ -195,9 +274,10 @@ class RayRun:
             for role, seconds in tower.waits.items():
                 waits[role] = waits.get(role, 0.0) + seconds
         losses = [tower.loss for tower in towers if tower.loss is not None]
+        self._step = min(tower.step for tower in towers)
         return RunProgress(
             phase=phase,
-            step=min(tower.step for tower in towers),
+            step=self._step,
             steps_total=sequencer.steps_total,
             rows=sum(tower.rows for tower in towers),
             loss=_joint_loss(losses, joint=self.job.mode.joint) if len(losses) == len(towers) else None,

@@ -12,18 +12,21 @@ from typing import Any, cast
 import ray
 import torch
 
-from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer
+from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer, find_server
 from actors.context import RunContext
+from actors.moving import MoveNews, TowerMove
 from hetero.checkpoint.manifest import FileEntry
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.tensors import read_module, write_module
 from hetero.errors import ProtocolError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.leases import LeasedRows
+from hetero.exchange.messages import ServerHandle
 from hetero.exchange.sources import RowSource
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.keys.routing import Routing
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.cuts import CutRule, Taken, TowerCuts
 from hetero.loops.handover import Handover
@@ -35,6 +38,7 @@ from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
 from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
+from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
@@ -66,12 +70,14 @@ class TowerNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutNews:
-    """A cut that waits for the driver to have it written. name: of the snapshot."""
+    """A cut that waits for the driver to have it written. name: of the snapshot. routing: version by which the servers
+    that settled it hold rows."""
 
     name: str
     base: str | None
     cut: Cut
     pause_s: float
+    routing: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +86,10 @@ class _Joined:
 
     tower: Tower
     peers: Peers
+    readers: list[RemoteReader]
     client: ShardedRowClient
     group: TowerGroup
+    move: TowerMove
 
 
 class TowerActor:
@@ -99,8 +107,10 @@ class TowerActor:
         self._rule = CutRule(SnapshotSpec())
         self._taken: Taken | None = None
         self._digest = ""
+        self._is_training = False
         self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
+        warm_tower_kernels(context.job)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -123,11 +133,13 @@ class TowerActor:
                 rendezvous,
                 rank=self._index,
                 size=self._job.towers.count,
-                deadline_s=self._job.deadline_s,
+                deadline_s=self._job.deadline_s + self._context.reader_patience_s,  # another may wait for its reader
                 device=torch.device("cpu"),
             )
         servers = [RemoteServer(peer) for peer in peers.servers]
-        client = ShardedRowClient(self._job, tower=self._index, servers=servers, clock=self._clock)
+        client = ShardedRowClient(
+            self._job, tower=self._index, servers=servers, clock=self._clock, connect=self._servers_of
+        )
         module = make_tower(self._job, tower_class=self._context.tower_class)
         dense = dense_side(
             self._job,
@@ -139,7 +151,9 @@ class TowerActor:
             clock=self._clock,
         )
         tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
-        self._state = _Joined(tower=tower, peers=peers, client=client, group=group)
+        move = TowerMove(client, self._servers_of)
+        readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
+        self._state = _Joined(tower=tower, peers=peers, readers=readers, client=client, group=group, move=move)
 
     def train(self, digest: str | None) -> StepLog:
         """Train until the sequencer has no more batches, or until a cut that stops the run.
@@ -152,7 +166,11 @@ class TowerActor:
         timed = digest is not None and self._index == 0 and not separate
         self._rule = CutRule(self._job.snapshots if timed else SnapshotSpec())
         self._digest = digest or ""
-        log = self._train_on(state, sequencer)
+        self._is_training = True
+        try:
+            log = self._train_on(state, sequencer)
+        finally:
+            self._is_training = False
         if log.stopped:
             sequencer.stop()
         return log
@@ -219,6 +237,11 @@ class TowerActor:
         warm_tower(self._joined().tower, Snapshot.open(path))
 
     @ray.method(concurrency_group="control")
+    def reader_replaced(self, reader: int, peer: Peer) -> None:
+        """Another reader is there: ask it for what the lost one has not answered."""
+        self._joined().readers[reader].replaced(peer)
+
+    @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
         return self._latest
 
@@ -233,7 +256,8 @@ class TowerActor:
         taken = self._taken
         if taken is None:
             return None
-        return CutNews(name=taken.name, base=taken.base, cut=taken.cut, pause_s=taken.pause_s)
+        version = self._joined().client.routing.version
+        return CutNews(name=taken.name, base=taken.base, cut=taken.cut, pause_s=taken.pause_s, routing=version)
 
     @ray.method(concurrency_group="snapshot")
     def write_cut(self, folder: str) -> tuple[FileEntry, ...]:
@@ -250,6 +274,28 @@ class TowerActor:
         self._taken = None
         self._rule.written(base=base)
 
+    @ray.method(concurrency_group="control")
+    def hold_cuts(self) -> bool:
+        """Put snapshots off, stops excepted, until `release_cuts`; False while one is being made, and while this tower
+        does not train. Asked of tower 0."""
+        return self._is_training and self._rule.hold()
+
+    @ray.method(concurrency_group="control")
+    def release_cuts(self) -> None:
+        """Snapshots may begin again."""
+        self._rule.release()
+
+    @ray.method(concurrency_group="control")
+    def ask_move(self, then: Routing) -> None:
+        """The rows that move are copied: let all towers be cut, and servers go by this routing. Asked of tower 0."""
+        self._joined().move.prepare(then)
+        self._rule.ask_move()
+
+    @ray.method(concurrency_group="control")
+    def move_news(self) -> MoveNews | None:
+        """What came of it, once it is done."""
+        return self._joined().move.news
+
     def role_report(self) -> RoleReport:
         return RoleReport(
             name=f"tower/{self._index}",
@@ -261,14 +307,19 @@ class TowerActor:
 
     def _train(self, state: _Joined, stream: BatchStream, source: RowSource) -> StepLog:
         pace = Pace(_NEWS_EVERY_S)
-        servers = [RemoteServer(peer) for peer in state.peers.servers]
-        cuts: Cuts = TowerCuts(rule=self._rule, group=state.group, servers=servers, taken=self._note_taken)
+        cuts: Cuts = TowerCuts(
+            rule=self._rule,
+            group=state.group,
+            servers=lambda: _cut_servers(state.client),
+            taken=self._note_taken,
+            move=state.move,
+        )
         if self._job.towers.count > 1 and not self._job.mode.joint:
             cuts = SeparateCuts(
                 rule=self._rule,
                 tower=self._index,
                 place=RemoteSequencer(state.peers.sequencer),
-                servers=servers,
+                servers=_cut_servers(state.client),
                 taken=self._note_taken,
                 wait_s=_MEETINGS_DEADLINES * self._job.deadline_s,
             )
@@ -289,7 +340,7 @@ class TowerActor:
             self._job,
             tower=self._index,
             sequencer=sequencer,
-            readers=[RemoteReader(peer) for peer in state.peers.readers],
+            readers=state.readers,
             clock=self._clock,
         )
 
@@ -301,7 +352,17 @@ class TowerActor:
     def _note_taken(self, taken: Taken) -> None:
         self._taken = taken
 
+    def _servers_of(self, routing: Routing) -> list[ServerHandle]:
+        """Those of a routing: known ones by their handles, new ones by their names."""
+        known = self._joined().client.servers[: routing.servers]
+        run, deadline_s = self._context.run, self._job.deadline_s
+        return [*known, *(find_server(run, n, deadline_s=deadline_s) for n in range(len(known), routing.servers))]
+
     def _joined(self) -> _Joined:
         if self._state is None:
             raise ProtocolError(f"tower {self._index}: asked before it joined its group")
         return self._state
+
+
+def _cut_servers(client: ShardedRowClient) -> list[RemoteServer]:
+    return [server for server in client.servers if isinstance(server, RemoteServer)]

@@ -157,6 +157,12 @@ class _Leased:
     def renew(self) -> None:
         """Nothing is asked for ahead."""
 
+    def let_go(self, steps: int) -> PushSummary:
+        return self.finish()
+
+    def take_again(self) -> None:
+        """Nothing is leased."""
+
     def finish(self) -> PushSummary:
         return PushSummary(rejected=0, examples=())
 

@@ -59,11 +59,22 @@ class SnapshotError(HeteroError):
 
 
 class PeerLostError(HeteroError):
-    """A role of the run died or stopped answering; the message names it."""
+    """A role of the run died or stopped answering; the message names it. role: `reader/1`, where that is known."""
+
+    def __init__(self, message: str, *, role: str | None = None) -> None:
+        super().__init__(message)
+        self.role = role
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (_lost, (type(self), str(self), self.role))
 
 
 class DeadlineError(PeerLostError):
     """A wait ran past its deadline; the message names who was waited for and how long."""
+
+
+class NoRoomError(CapacityError):
+    """The cluster has not the free CPUs that a run's actors ask for; the message holds both numbers."""
 
 
 class LeaseError(HeteroError):
@@ -72,6 +83,26 @@ class LeaseError(HeteroError):
 
 class ProtocolError(HeteroError):
     """Two roles disagree about step, sequence number or routing version: a bug, or a message from an old run."""
+
+
+class StaleRoutingError(ProtocolError):
+    """A call came by a routing that holds no more; it changed nothing. routing: the one that holds, of
+    `hetero.keys.routing`."""
+
+    def __init__(self, message: str, *, routing: object) -> None:
+        super().__init__(message)
+        self.routing = routing
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (_stale, (str(self), self.routing))
+
+
+def _stale(message: str, routing: object) -> StaleRoutingError:
+    return StaleRoutingError(message, routing=routing)
+
+
+def _lost(kind: type[PeerLostError], message: str, role: str | None) -> PeerLostError:
+    return kind(message, role=role)
 
 
 def _stopped(message: str, exit_code: int) -> StoppedError:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hetero.errors import TowerError
 from hetero.loops.local import LocalRun
+from hetero.loops.recovery import RecoveryLog, Room
 from hetero.loops.run import TrainingRun
 from hetero.records import JobSpec
 from hetero.towers.build import make_tower
@@ -58,10 +59,39 @@ def check_tower(job: JobSpec, *, tower_class: type[nn.Module] | None = None) -> 
 
 
 @contextmanager
+def reached(job: JobSpec, *, placement: Placement) -> Iterator[None]:
+    """The cluster that runs of the job live on, for the duration: one after the other finds it there."""
+    if placement.in_process:
+        yield
+        return
+    from actors.context import connected
+
+    with connected(job, address=placement.address):
+        yield
+
+
+def cluster_room(placement: Placement) -> Room | None:
+    """What the nodes that are alive can hold; None without a cluster."""
+    if placement.in_process:
+        return None
+    from actors.context import role_resources
+    from actors.processes import live_nodes
+
+    return Room(
+        nodes=tuple(live_nodes().values()), demand=lambda job: [bundle["CPU"] for bundle in role_resources(job)]
+    )
+
+
+@contextmanager
 def opened_run(
-    job: JobSpec, *, name: str, placement: Placement, tower_class: type[nn.Module] | None = None
+    job: JobSpec,
+    *,
+    name: str,
+    placement: Placement,
+    tower_class: type[nn.Module] | None = None,
+    recovery: RecoveryLog | None = None,
 ) -> Iterator[TrainingRun]:
-    """The job's roles, alive for the duration. name: the first part of the actors' names.
+    """The job's roles, alive for the duration. name: the first part of the actors' names. recovery: of the run.
 
     Raises what the roles raise while they start.
     """
@@ -78,7 +108,7 @@ def opened_run(
 
     context = RunContext(run=name, job=job, tower_class=tower_class, import_paths=tuple(p for p in sys.path if p))
     with connected(job, address=placement.address):
-        run = RayRun(context)
+        run = RayRun(context, recovery=recovery)
         try:
             yield run
         finally:

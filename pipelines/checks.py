@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hetero.records import Pooling
+from hetero.records import DEFAULT_BUCKETS, Pooling
 from pipelines.problems import Path, Problem, nearest
 from pipelines.schema import Dense, Sparse
 
@@ -26,6 +26,7 @@ def check(job: Job) -> list[Problem]:
         *_modes(job),
         *_storage(job),
         *_policies(job),
+        *_server_schedule(job),
     ]
 
 
@@ -62,6 +63,33 @@ def _policies(job: Job) -> Iterator[Problem]:
                 ("tables", number, "eviction" if table.eviction else "admission"),
                 "counts days, and train.day_steps does not say how many steps a day has; give it",
             )
+
+
+def _server_schedule(job: Job) -> Iterator[Problem]:
+    path: Path = ("roles", "servers", "schedule")
+    if not job.roles.servers.schedule:
+        return
+    if job.storage.memory_bytes is not None:
+        yield Problem(
+            path,
+            "is given, and storage.memory_bytes too: rows on SSD do not tell what changed since they were copied to "
+            "another server; leave one of them out",
+        )
+    if any(table.admission or table.eviction for table in job.tables):
+        yield Problem(
+            path,
+            "is given, and a table has admission or eviction: what policies count of keys without rows stays on its "
+            "server; leave one of them out",
+        )
+    if job.train.mode in ("async", "geo"):
+        yield Problem(
+            path,
+            f"is given, and train.mode is `{job.train.mode}`, which keeps dense parameters on the servers: the number "
+            "of servers can change in `sync` and `bounded` only; leave schedule out, or set mode to one of these",
+        )
+    for number, at in enumerate(job.roles.servers.schedule):
+        if at.count > DEFAULT_BUCKETS:
+            yield Problem((*path, number, "count"), f"is {at.count}; at most one server a bucket, {DEFAULT_BUCKETS}")
 
 
 def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:

@@ -16,6 +16,7 @@ from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
 from pipelines.data_commands import data_app
 from pipelines.deep_commands import resume_deep, sample, train_deep
+from pipelines.drill_commands import drill
 from pipelines.model_commands import add_model_commands
 from pipelines.options import Address, AsJson, InProcess, Overrides, Readers, Servers, Towers, refuse_two_places
 from pipelines.output import (
@@ -169,6 +170,27 @@ def resume(
 
 
 @app.command()
+def scale(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that is training, such as runs/demo.")],
+    servers: Annotated[int, typer.Option("--servers", min=1, metavar="N", help="Number of servers to go on with.")],
+    as_json: AsJson = False,
+) -> None:
+    """Change the number of servers of a run that is training, which goes on meanwhile; no update is lost.
+
+    Returns at once: the run's log and its event servers.changed say when it is done.
+
+    [bold]Examples[/]
+
+    [cyan]hetero scale runs/demo --servers 4[/]
+    """
+    from pipelines.scale import scale_run
+
+    output = Output(as_json=as_json)
+    scale_run(run, servers=servers)
+    output.result({"run": str(run), "servers": servers}, shown=f"asked {run} to go on with {servers} servers")
+
+
+@app.command()
 def plan(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML).")],
     cluster: Annotated[
@@ -255,6 +277,7 @@ def evaluate(
 
 
 app.command()(sample)
+app.command()(drill)
 add_model_commands(app)
 app.command()(tiers)
 

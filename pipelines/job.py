@@ -116,13 +116,16 @@ class Job(Section):
 
 
 def with_counts(job: Job, *, readers: int | None = None, servers: int | None = None, towers: int | None = None) -> Job:
-    """The job with other numbers of actors; their threads stay. Raises JobError when they do not fit the job."""
+    """The job with other numbers of actors; their threads stay. A number of servers holds to the end: a schedule of
+    theirs is left out. Raises JobError when the numbers do not fit the job."""
     counts = {"readers": readers, "servers": servers, "towers": towers}
     changed = {
         name: getattr(job.roles, name).model_copy(update={"count": count})
         for name, count in counts.items()
         if count is not None
     }
+    if servers is not None:
+        changed["servers"] = changed["servers"].model_copy(update={"schedule": ()})
     sections = {name: getattr(job, name) for name in Job.model_fields}
     return Job(**{**sections, "roles": job.roles.model_copy(update=changed)})
 
@@ -169,6 +172,7 @@ def baseline_job(job: Job) -> Job:
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
     raw["storage"] = {}
+    raw["roles"]["servers"]["schedule"] = []
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
     raw.update(name=f"{job.name}.baseline", baseline=None, warm_start=None)
     raw["run"]["folder"] = f"{job.run.folder}/baseline"

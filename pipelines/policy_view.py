@@ -75,8 +75,8 @@ def _what_it_waits_for(word: int, rule: AdmissionSpec) -> str:
     last = f"the last on day {day} (modulo 64)"
     if rule.score is not None:
         return (
-            f"it waits for a row: its score is {seen / CLICK_UNITS:g} from steps that have seen it, {last}; it gets one "
-            f"when a day begins and it has {rule.score:g}"
+            f"it waits for a row: its score is {seen / CLICK_UNITS:g} from steps that have seen it, {last}; it gets "
+            f"one when a day begins and it has {rule.score:g}"
         )
     if rule.probability < 1:
         needs = f"each step that sees it gives it a row with probability {rule.probability:g}"

@@ -101,6 +101,19 @@ def _snapshots(told: Mapping[str, object]) -> str:
     return f"{begun}{told['written']} written, training stood still for {float(str(told['pause_s'])):.1f} s"
 
 
+def recovered(recovery: Mapping[str, object]) -> str:
+    """One recovery in words: `reader/0 lost at step 120, replaced in 4.1 s`."""
+    who = recovery["role"] or "a role"
+    steps = int(str(recovery["steps_repeated"]))
+    seconds = "" if recovery["lost_s"] is None else f" in {float(str(recovery['lost_s'])):.1f} s"
+    done = (
+        f"back to step {recovery['back_to']}, {steps:,} steps repeated"
+        if recovery["action"] == "go back"
+        else "replaced"
+    )
+    return f"{who} lost at step {recovery['step']} ({recovery['phase']}), {done}{seconds}"
+
+
 def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "ran", summary.placement.replace("_", " ")
     yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
@@ -112,6 +125,13 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "window", f"{steps} steps, at most {size(bytes_)} of rows a tower ({summary.window['why']})"
     if summary.snapshots:
         yield "snapshots", _snapshots(summary.snapshots)
+    for change in summary.servers:
+        if change["error"] is None:
+            moved, pause_s = int(str(change["rows"])), float(str(change["pause_s"]))
+            told = f"{moved:,} rows moved, training stood still for {pause_s:.2f} s"
+            yield f"servers, step {change['step']}", f"{change['before']} to {change['after']}: {told}"
+    for recovery in summary.recoveries:
+        yield "recovered", recovered(recovery)
     yield "whole run", duration(summary.wall_s)
     if summary.time_to_first_step_s is not None:
         yield "first step done after", duration(summary.time_to_first_step_s)

@@ -107,6 +107,14 @@ def find_start(run_folder: Path, *, resume: Resume, job: JobSpec, data: DataPass
     return ResumeFrom(snapshot=snapshot, cursor=point.cursor, damaged=found.findings)
 
 
+def newest(folder: RunFolder) -> ResumeFrom | None:
+    """The newest whole snapshot of a run that is under way, if there is one."""
+    found = latest_good(folder.snapshots)
+    if found.good is None:
+        return None
+    return ResumeFrom(snapshot=found.good, cursor=ResumePoint.of(found.good).cursor, damaged=found.findings)
+
+
 def _check(snapshot: Snapshot, point: ResumePoint, *, job: JobSpec, data: DataPass) -> None:
     record = snapshot.manifest.job
     if (difference := record.difference(job)) is not None:

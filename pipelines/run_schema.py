@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, Strict, field_validator, model_validator
 
 from hetero.records import DiskIo
 from pipelines.values import Bytes, Count, Flag, Paths, Positive, Section, Text
@@ -23,11 +23,32 @@ class Role(Section):
     threads: Count = 1
 
 
+class ServersFrom(Section):
+    """From `step` steps on there are to be `count` servers."""
+
+    step: Count
+    count: Count
+
+
+class ServerRole(Role):
+    """As `Role`. schedule: changes of the number while training goes on, by ascending step."""
+
+    schedule: tuple[ServersFrom, ...] = ()
+
+    @field_validator("schedule")
+    @classmethod
+    def _ascending(cls, schedule: tuple[ServersFrom, ...]) -> tuple[ServersFrom, ...]:
+        steps = [change.step for change in schedule]
+        if steps != sorted(set(steps)):
+            raise ValueError(f"steps must ascend, each once; got {steps}")
+        return schedule
+
+
 class Roles(Section):
     """Who takes part, besides the one sequencer."""
 
     readers: Annotated[Role, BeforeValidator(_count)] = Role()
-    servers: Annotated[Role, BeforeValidator(_count)] = Role()
+    servers: Annotated[ServerRole, BeforeValidator(_count)] = ServerRole()
     towers: Annotated[Role, BeforeValidator(_count)] = Role()
 
 
@@ -53,11 +74,13 @@ class Storage(Section):
 class Run(Section):
     """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
     the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
-    may take."""
+    may take. recoveries: how often a run that lost a role recovers by itself before it fails: a reader is replaced,
+    without any other role the run goes back to its newest snapshot; 0 for never."""
 
     folder: str = ""
     deadline_s: Positive = 20.0
     stop_deadline_s: Positive = 60.0
+    recoveries: Annotated[int, Strict(), Field(ge=0)] = 3
 
 
 class Snapshots(Section):

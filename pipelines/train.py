@@ -19,8 +19,10 @@ from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
+from hetero.loops.moves import ServersPlace
 from hetero.loops.protocols import Phase
-from hetero.loops.run import DataPass, RunReport, TrainOutcome
+from hetero.loops.recovery import Counts, Recovery, RecoveryLog
+from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
 from hetero.loops.snapshots import SnapshotPlace, clear_drafts
 from hetero.loops.warm import warm_kernels
 from hetero.metrics.report import MetricReport
@@ -31,10 +33,11 @@ from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
 from hetero.records import JobSpec
-from pipelines.build import Placement, check_tower, opened_run, tower_class_of
+from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
 from pipelines.progress import Progress
+from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
 from pipelines.stopping import StopSignals
 from pipelines.watching import Watcher
@@ -45,9 +48,11 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What a run came to, before it is put in words."""
+    """What a run came to, before it is put in words. went_on_from: the snapshot that its last part began with."""
 
     outcome: TrainOutcome
+    went_on_from: ResumeFrom | None
+    recoveries: tuple[Recovery, ...]
     metrics: MetricReport | None
     auc_bucketed: float | None
     report: RunReport
@@ -139,8 +144,49 @@ def _execute(
     progress.phase("compiling kernels (cached for the next run)")
     seconds = warm_kernels(spec)
     _LOG.debug("kernels were ready after %.1f s", seconds)
-    progress.phase(f"starting {_roles(spec)}, {placement}")
-    with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class_of(job.tower.name)) as run:
+    stop = StopSignals(deadline_s=job.run.stop_deadline_s)
+    recoveries = Recoveries(
+        limit=job.run.recoveries, folder=folder, placement=placement, watcher=watcher, stopping=stop.asked
+    )
+    with reached(spec, placement=placement):
+        return recoveries.run(
+            lambda attempt: _attempt(
+                attempt,
+                job,
+                folder=folder,
+                placement=placement,
+                test=test,
+                watcher=watcher,
+                progress=progress,
+                stop=stop,
+                recovery=recoveries.log,
+            ),
+            first=Attempt(spec=spec, train=train, start=start),
+        )
+
+
+def _attempt(
+    attempt: Attempt,
+    job: Job,
+    *,
+    folder: RunFolder,
+    placement: Placement,
+    test: DataPass | None,
+    watcher: Watcher,
+    progress: Progress,
+    stop: StopSignals,
+    recovery: RecoveryLog,
+) -> _Result:
+    """The run from where it begins, or goes on, to its end, unless a role is lost."""
+    spec, start = attempt.spec, attempt.start
+
+    def look(now: RunProgress) -> None:
+        watcher.look(now)
+        recovery.reached(now.step, training=now.phase is Phase.TRAIN)
+
+    progress.phase(f"starting {Counts.of(spec)}, {placement}")
+    tower_class = tower_class_of(job.tower.name)
+    with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class, recovery=recovery) as run:
         _LOG.info("towers multiply matrices in %s", run.precision)
         if start is not None:
             progress.phase(f"taking up the snapshot of step {start.cursor.step}")
@@ -148,11 +194,13 @@ def _execute(
         elif spec.warm_start is not None:
             progress.phase(f"warm start from {spec.warm_start.path}")
             watcher.warm_started(run.warm_start(), path=spec.warm_start.path)
-        watcher.begin(Phase.TRAIN, train.data)
+        watcher.begin(Phase.TRAIN, attempt.train.data)
         clear_drafts(folder.snapshots)
-        with StopSignals(deadline_s=job.run.stop_deadline_s) as stop:
+        folder.take_asked_servers()  # of a run before this one
+        with stop:
             place = SnapshotPlace(folder=folder.snapshots, told=watcher.note_snapshot, stop=stop.asked)
-            outcome = run.train(train, watch=watcher.look, snapshots=place)
+            servers = ServersPlace(asked=folder.take_asked_servers, told=watcher.note_servers)
+            outcome = run.train(attempt.train, watch=look, snapshots=place, servers=servers)
         if outcome.stopped:
             raise stop.error(_how_to_go_on(outcome, folder=folder))
         watcher.end(Phase.TRAIN)
@@ -160,13 +208,15 @@ def _execute(
         metrics, auc_bucketed = None, None
         if test is not None:
             watcher.begin(Phase.TEST, test.data)
-            scores = run.score(test, watch=watcher.look)
+            scores = run.score(test, watch=look)
             metrics, auc_bucketed = metrics_of(scores), scores.buckets.value()
             watcher.end(Phase.TEST)
         progress.phase("writing the model")
         run.save(folder.path / MODEL)
         return _Result(
-            outcome=outcome,
+            outcome=replace(outcome, snapshots=tuple(watcher.snapshots)),
+            went_on_from=start,
+            recoveries=tuple(recovery.done),
             metrics=metrics,
             auc_bucketed=auc_bucketed,
             report=run.report(),
@@ -190,11 +240,6 @@ def _how_to_go_on(outcome: TrainOutcome, *, folder: RunFolder) -> str:
         why = f" ({latest.error})" if latest is not None else ""
         return f"stopped after step {len(outcome.losses)}, and no snapshot could be written{why}"
     return f"stopped after step {latest.step}, all of it in {latest.path}; go on with `hetero resume {folder.path}`"
-
-
-def _roles(spec: JobSpec) -> str:
-    counts = {"reader": spec.readers.count, "server": spec.servers.count, "tower": spec.towers.count}
-    return ", ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts.items())
 
 
 def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baseline | None:
@@ -226,7 +271,8 @@ def _summary(
 ) -> Summary:
     outcome, metrics, report = result.outcome, result.metrics, result.report
     rejected = {"rows": outcome.rejected_rows, **{f"dense/{name}": n for name, n in outcome.rejected_dense.items()}}
-    before = 0 if start is None else start.cursor.rows  # waits are known since the run was resumed
+    since = result.went_on_from
+    before = 0 if since is None else since.cursor.rows  # waits are known since the run was resumed
     speed = SpeedReport.of(
         samples=outcome.rows - before,
         seconds=outcome.training_s - outcome.earlier_s,
@@ -262,6 +308,8 @@ def _summary(
         mode=job.train.mode,
         staleness=report.staleness.record(),
         snapshots=_snapshots(outcome, start=start),
+        servers=tuple(asdict(change) for change in outcome.servers),
+        recoveries=tuple(recovery.to_dict() for recovery in result.recoveries),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
         tiers=tiers_record(report.tiers, samples=outcome.rows),
@@ -320,6 +368,11 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
         f"the snapshot of step {report.step} could not be written: {report.error}"
         for report in outcome.snapshots
         if report.error is not None
+    ]
+    found += [
+        f"{change.after} servers were wanted after step {change.step}, {change.before} stayed: {change.error}"
+        for change in outcome.servers
+        if change.error is not None
     ]
     if outcome.rejected_rows:
         names = ", ".join(f"{e.table} key {e.key} in step {e.step}" for e in outcome.rejected_examples[:3])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from dataclasses import asdict
 
 from hetero.data.malformed import CheckPoint, MalformedLog
+from hetero.loops.moves import ServersChanging, ServersReport
 from hetero.loops.protocols import Phase
+from hetero.loops.recovery import Recovery
 from hetero.loops.run import RunProgress, TrainOutcome
 from hetero.loops.snapshots import SnapshotReport
 from hetero.metrics.throughput import Throughput
@@ -14,6 +18,7 @@ from hetero.observe.events import EventLog
 from hetero.observe.run_folder import RunFolder
 from hetero.records import DataSpec, JobSpec
 from pipelines.progress import Progress, ProgressRecord
+from pipelines.report import recovered
 from pipelines.resume import ResumeFrom
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +38,14 @@ class Watcher:
         self._last_step = 0
         self._last_rows = 0
         self._resumed = False
+        self.phase = Phase.TRAIN
+        self.snapshots: list[SnapshotReport] = []
+        self._test_from: int | None = None  # where rows of the test data begin in the file of malformed rows
+
+    @property
+    def step(self) -> int:
+        """Steps done when the run was last looked at."""
+        return self._last_step
 
     @property
     def malformed(self) -> int:
@@ -47,6 +60,27 @@ class Watcher:
             self._events.event("snapshot.damaged", snapshot=finding.snapshot, message=finding.message)
         self._events.event("run.resumed", step=start.cursor.step, rows=start.cursor.rows, path=start.snapshot.path)
 
+    def went_back(self, start: ResumeFrom | None) -> None:
+        """The run goes on from a snapshot, or from its start, after it lost a role: what comes next is told anew."""
+        self._resumed = self._resumed or start is not None
+        self._last_step, self._last_rows = (0, 0) if start is None else (start.cursor.step, start.cursor.rows)
+        for finding in () if start is None else start.damaged:
+            self._events.event("snapshot.damaged", snapshot=finding.snapshot, message=finding.message)
+        self._logs.clear()
+        if self._folder.malformed.is_file():
+            if not self._resumed:
+                self._folder.malformed.unlink()
+            elif self._test_from is not None:
+                os.truncate(self._folder.malformed, self._test_from)
+        self._test_from = None
+
+    def recovered(self, recovery: Recovery) -> None:
+        """A recovery is over."""
+        record = recovery.to_dict()
+        _LOG.warning("recovered: %s", recovered(record))
+        lost = record.pop("role")  # `role` of a line says who wrote it
+        self._events.event("run.recovered", role=None, lost=lost, **record)
+
     def warm_started(self, rows: int, *, path: str) -> None:
         """The run begins with rows of another."""
         self._events.event("run.warm_started", rows=rows, path=path)
@@ -54,6 +88,9 @@ class Watcher:
 
     def begin(self, phase: Phase, data: DataSpec) -> None:
         """A phase starts."""
+        self.phase = phase
+        if phase is Phase.TEST:
+            self._test_from = self._folder.malformed.stat().st_size if self._folder.malformed.is_file() else 0
         self._logs.append(
             MalformedLog(
                 self._folder.malformed,
@@ -97,6 +134,7 @@ class Watcher:
 
     def note_snapshot(self, report: SnapshotReport) -> None:
         """A snapshot was taken, or given up."""
+        self.snapshots.append(report)
         if report.error is not None:
             self._events.event("snapshot.failed", step=report.step, path=report.path, error=report.error)
             _LOG.warning("the snapshot of step %d could not be written: %s", report.step, report.error)
@@ -117,6 +155,27 @@ class Watcher:
             report.write_s,
             report.pause_s,
         )
+
+    def note_servers(self, news: ServersChanging | ServersReport) -> None:
+        """The number of servers is about to change, has changed, or stays what it was."""
+        told = asdict(news)
+        if isinstance(news, ServersChanging):
+            self._events.event("servers.changing", **told)
+            _LOG.info("servers: %d to be %d; rows are copied", news.before, news.after)
+        elif news.error is not None:
+            self._events.event("servers.kept", **told)
+            _LOG.warning("servers: %d stay, %d were wanted: %s", news.before, news.after, news.error)
+        else:
+            del told["error"]
+            self._events.event("servers.changed", **told)
+            _LOG.info(
+                "servers: %d after step %d, %d before; %d rows moved, training stood still for %.3f s",
+                news.after,
+                news.step,
+                news.before,
+                news.rows,
+                news.pause_s,
+            )
 
     def note_rejected(self, outcome: TrainOutcome) -> None:
         """Name the gradients that were not finite."""

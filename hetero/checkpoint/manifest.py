@@ -22,7 +22,7 @@ from hetero.errors import DataError
 from hetero.optim.definition import group_width
 from hetero.records import JobSpec
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 Ranges = tuple[tuple[int, int], ...]
 
@@ -47,7 +47,7 @@ class SnapshotKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """One file. file: path inside the folder. sha256: of its bytes.
+    """One file. file: path inside the folder. xxh64: of its bytes, 16 digits in hexadecimal.
 
     rows, group and buckets are of rows and tombstones: how many, of which of the job's groups, and the ranges
     [start, stop) of buckets they may lie in.
@@ -56,7 +56,7 @@ class FileEntry:
     file: str
     kind: FileKind
     bytes: int
-    sha256: str
+    xxh64: str
     rows: int = 0
     group: int | None = None
     buckets: Ranges = ()

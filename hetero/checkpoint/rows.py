@@ -5,8 +5,10 @@ A server reads only files that hold buckets of its. How rows lie in a file: `het
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +32,8 @@ from hetero.records import I32, JobSpec, KeySet
 
 PART_BYTES = 64 << 20
 MOST_PARTS = 256
+_CHUNKS_AHEAD = 2
+_SHORT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,7 @@ def _write_group(
             file=names[part],
             kind=FileKind.ROWS,
             bytes=sinks[part].written().bytes,
-            sha256=sinks[part].written().sha256,
+            xxh64=sinks[part].written().xxh64,
             rows=rows[part],
             group=group,
             buckets=bucket_ranges(np.flatnonzero(part_of == part)),
@@ -113,7 +117,7 @@ def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners
             file=name,
             kind=FileKind.TOMBSTONES,
             bytes=written.bytes,
-            sha256=written.sha256,
+            xxh64=written.xxh64,
             rows=rows,
             group=group,
             buckets=bucket_ranges(np.flatnonzero(owners == server)),
@@ -141,8 +145,8 @@ def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serve
         entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
         store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
     load_words(stores, job, snapshot, server=server, owners=owners)
-    for part, entry, data in _read_ahead(wanted):
-        _load_file(stores[entry.group or 0], job, _checked(part, entry, data), entry, server=server, owners=owners)
+    for entry, chunk in _read_ahead(wanted):
+        _load(stores[entry.group or 0], job, chunk, entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
 
 
@@ -160,15 +164,40 @@ def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
     return _checked(snapshot, entry, snapshot.read(entry))
 
 
-def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[Snapshot, FileEntry, Any]]:
-    """Files with their bytes: the next one is read, and its checksum taken, while one is loaded."""
-    with ThreadPoolExecutor(1, thread_name_prefix="snapshot files") as reader:
-        ahead: Future[Any] | None = None
-        for number, (part, entry) in enumerate(wanted):
-            data = part.read(entry) if ahead is None else ahead.result()
-            later = wanted[number + 1] if number + 1 < len(wanted) else None
-            ahead = None if later is None else reader.submit(later[0].read, later[1])
-            yield part, entry, data
+def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[FileEntry, RowChunk]]:
+    """The rows of files in order; a thread reads, checks and decodes a little ahead. Raises DataError."""
+    ready: queue.Queue[tuple[FileEntry, RowChunk] | BaseException | None] = queue.Queue(maxsize=_CHUNKS_AHEAD)
+    stopped = threading.Event()
+
+    def put(item: tuple[FileEntry, RowChunk] | BaseException | None) -> bool:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=_SHORT_S)
+                return True
+        return False
+
+    def run() -> None:
+        try:
+            for number, (part, entry) in enumerate(wanted):
+                for later, soon in wanted[number + 1 : number + 2]:
+                    Storage(later.path).expect(soon.file)
+                for chunk in read_part(part, entry):
+                    if not put((entry, chunk)):
+                        return
+            put(None)
+        except BaseException as error:  # raised where the rows are loaded
+            put(error)
+
+    reader = threading.Thread(target=run, name="snapshot files", daemon=True)
+    reader.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        reader.join()
 
 
 def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChunk]:
@@ -182,18 +211,15 @@ def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChu
         raise DataError(f"{path}: holds {seen} rows, the manifest says {entry.rows}")
 
 
-def _load_file(
-    store: Rows, job: JobSpec, chunks: Iterator[RowChunk], entry: FileEntry, *, server: int, owners: I32
-) -> None:
-    seeds, shift = mixed_seeds(job.groups), np.uint64(65 - job.buckets.bit_length())
-    for chunk in chunks:
-        owner = np.empty(len(chunk.keys), np.int32)
-        owners_kernel(chunk.keys.tables, chunk.keys.keys, seeds, shift, owners, owner)
-        kept = owner == server
-        keys, rows = chunk.keys, chunk.rows
-        if not kept.all():
-            keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
-        if entry.kind is FileKind.TOMBSTONES:
-            store.delete_rows(keys)
-        else:
-            store.load_rows(keys, rows)
+def _load(store: Rows, job: JobSpec, chunk: RowChunk, entry: FileEntry, *, server: int, owners: I32) -> None:
+    owner = np.empty(len(chunk.keys), np.int32)
+    shift = np.uint64(65 - job.buckets.bit_length())
+    owners_kernel(chunk.keys.tables, chunk.keys.keys, mixed_seeds(job.groups), shift, owners, owner)
+    kept = owner == server
+    keys, rows = chunk.keys, chunk.rows
+    if not kept.all():
+        keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
+    if entry.kind is FileKind.TOMBSTONES:
+        store.delete_rows(keys)
+    else:
+        store.load_rows(keys, rows)

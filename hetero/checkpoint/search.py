@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 
 from hetero.checkpoint.manifest import MANIFEST, FileEntry, FileKind, Manifest, decode
 from hetero.checkpoint.snapshot import Snapshot, list_snapshots
-from hetero.checkpoint.storage import Storage, reading
+from hetero.checkpoint.storage import Storage, reading, xxh64_of
 from hetero.errors import DataError
 from hetero.records import JobSpec
 
@@ -110,9 +109,9 @@ def _about_file(storage: Storage, entry: FileEntry) -> Iterator[Finding]:
         yield _finding(storage, Damage.SIZE, f"{path}: has {size} bytes, the manifest says {entry.bytes}")
         return
     data = storage.read(entry.file)
-    actual = hashlib.sha256(data).hexdigest()
-    if actual != entry.sha256:
-        told = f"SHA-256 {actual[:12]}..., the manifest says {entry.sha256[:12]}..."
+    actual = xxh64_of(data)
+    if actual != entry.xxh64:
+        told = f"XXH64 {actual}, the manifest says {entry.xxh64}"
         yield _finding(storage, Damage.CHECKSUM, f"{path}: was changed or damaged ({told})")
         return
     if entry.kind in (FileKind.ROWS, FileKind.TOMBSTONES):

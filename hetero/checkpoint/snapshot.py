@@ -12,7 +12,6 @@ What is not committed is removed when the block ends.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from hetero.checkpoint.manifest import (
     decode,
     encode,
 )
-from hetero.checkpoint.storage import Storage
+from hetero.checkpoint.storage import Storage, xxh64_of
 from hetero.errors import DataError, SnapshotError
 from hetero.records import JobSpec
 
@@ -84,11 +83,10 @@ class Snapshot:
         if size != entry.bytes:
             raise DataError(f"{storage.file(entry.file)}: has {size} bytes, the manifest says {entry.bytes}")
         data = storage.read(entry.file)
-        actual = hashlib.sha256(data).hexdigest()
-        if actual != entry.sha256:
+        actual = xxh64_of(data)
+        if actual != entry.xxh64:
             raise DataError(
-                f"{storage.file(entry.file)}: was changed or damaged (SHA-256 {actual[:12]}..., the manifest says "
-                f"{entry.sha256[:12]}...)"
+                f"{storage.file(entry.file)}: was changed or damaged (XXH64 {actual}, the manifest says {entry.xxh64})"
             )
         return data
 

@@ -22,7 +22,7 @@ def write_state(record: Mapping[str, object], *, folder: str, name: str = STATE)
     data = (json.dumps(record, indent=1, allow_nan=False) + "\n").encode("utf-8")
     file = f"{name}.json"
     written = Storage(folder).write(file, data)
-    return FileEntry(file=file, kind=FileKind.STATE, bytes=written.bytes, sha256=written.sha256)
+    return FileEntry(file=file, kind=FileKind.STATE, bytes=written.bytes, xxh64=written.xxh64)
 
 
 def read_state(snapshot: Snapshot, *, name: str = STATE) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import pyarrow.fs as pafs
 from hetero.checkpoint.write_behind import WriteBehind
 from hetero.data.filesystem import absolute, first_line, is_uri, locate
 from hetero.errors import DataError, SnapshotError
+from hetero.kernels.xxhash64 import StreamHash
 
 _SYNC_EVERY_BYTES = 32 << 20
 _REMEDIES = {
@@ -36,10 +36,22 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a finished file holds. bytes: its size. sha256: of its bytes, in hexadecimal."""
+    """What a finished file holds. bytes: its size. xxh64: of its bytes, 16 digits in hexadecimal."""
 
     bytes: int
-    sha256: str
+    xxh64: str
+
+
+def hexadecimal(digest: StreamHash) -> str:
+    """A checksum as manifests tell it."""
+    return f"{digest.value():016x}"
+
+
+def xxh64_of(data: Any) -> str:
+    """The checksum of a buffer of bytes."""
+    digest = StreamHash()
+    digest.update(memoryview(data))
+    return hexadecimal(digest)
 
 
 class Sink:
@@ -52,7 +64,7 @@ class Sink:
         self._name = name
         self._target = target
         self._behind = behind
-        self._digest = hashlib.sha256()
+        self._digest = StreamHash()
         self._bytes = 0
         self._discarding = False
         self.closed = False
@@ -95,7 +107,7 @@ class Sink:
 
     def written(self) -> Written:
         """Size and checksum, once finished."""
-        return Written(bytes=self._bytes, sha256=self._digest.hexdigest())
+        return Written(bytes=self._bytes, xxh64=hexadecimal(self._digest))
 
 
 class Target(Protocol):
@@ -210,6 +222,16 @@ class Storage:
         """All bytes of a file, as an Arrow buffer. Raises DataError."""
         with reading(self.file(name)), self._filesystem.open_input_file(f"{self._root}/{name}") as source:
             return source.read_buffer()
+
+    def expect(self, name: str) -> None:
+        """A file is to be read soon: the system may fetch it meanwhile, where it can."""
+        if self.local and hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # what is wrong with it is told when it is read
+                descriptor = os.open(f"{self._root}/{name}", os.O_RDONLY)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(descriptor)
 
     @contextmanager
     def writing(self, name: str, *, behind: WriteBehind | None = None) -> Iterator[Sink]:

@@ -26,7 +26,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], *, folder: str, name: str
     data = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
     file = f"{name}.safetensors"
     written = Storage(folder).write(file, data)
-    return FileEntry(file=file, kind=FileKind.TENSORS, bytes=written.bytes, sha256=written.sha256)
+    return FileEntry(file=file, kind=FileKind.TENSORS, bytes=written.bytes, xxh64=written.xxh64)
 
 
 def read_tensors(snapshot: Snapshot, *, name: str) -> dict[str, torch.Tensor]:

@@ -45,7 +45,7 @@ def write_words(
                 file=name,
                 kind=FileKind.WORDS,
                 bytes=written.bytes,
-                sha256=written.sha256,
+                xxh64=written.xxh64,
                 rows=len(keys),
                 group=group,
                 buckets=bucket_ranges(np.flatnonzero(owners == server)),

@@ -305,7 +305,7 @@ class RowStore:
                 f"keys: tables are {tables.dtype} {tables.shape}, keys {values.dtype} {values.shape}; "
                 "expected uint16 and uint64 of one length"
             )
-        if len(keys) and (int(tables.max()) >= len(self._known) or not self._known[tables].all()):
+        if len(keys) and not self._are_known(tables):
             strange = sorted(set(np.unique(tables).tolist()) - set(self._names))
             raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
         return KeySet(np.require(tables, None, ("C", "A", "W")), np.require(values, None, ("C", "A", "W")))
@@ -319,6 +319,12 @@ class RowStore:
         if len(strange):
             raise self._held(keys, holders, int(strange[0]))
         return keys
+
+    def _are_known(self, tables: U16) -> bool:
+        first, last = int(tables.min()), int(tables.max())
+        return last < len(self._known) and bool(
+            self._known[first] if first == last else self._known[first : last + 1].all() or self._known[tables].all()
+        )
 
     def _held(self, keys: KeySet, holders: U16, position: int) -> LeaseError:
         who = f"tower {int(holders[position]) - 1}" if holders[position] else "nobody"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from hetero.errors import ProtocolError, StaleRoutingError
 from hetero.exchange.messages import (
     DensePart,
     DensePullReply,
@@ -24,13 +25,14 @@ from hetero.exchange.messages import (
     Purpose,
     PushReply,
     PushRequest,
+    Refused,
     RejectedGradient,
     ReturnRequest,
     ServerHandle,
 )
 from hetero.exchange.server import RowServer
 from hetero.exchange.traffic import Traffic, bytes_of
-from hetero.keys.routing import Routed, Router, initial_owners
+from hetero.keys.routing import Routed, Router, Routing
 from hetero.observe.spans import Span, SpanClock
 from hetero.optim.definition import lease_width
 from hetero.records import F32, JobSpec, KeySet
@@ -44,6 +46,9 @@ class RowClient(Protocol):
 
     def push(self, keys: Sequence[KeySet], gradients: Sequence[F32], *, step: int) -> None:
         """Send merged gradients, per group float32 [U, E]. Returns once they are under way."""
+
+    def look_for_routing(self) -> None:
+        """Go by the routing that the servers go by, where that is another."""
 
     def settle(self) -> PushSummary:
         """Wait until every push so far is taken by its server; what happened to those not told of before."""
@@ -67,13 +72,19 @@ class LocalServer:
         self._server = server
 
     def pull(self, request: PullRequest) -> Pending[PullReply]:
-        return Done(self._server.pull(request))
+        try:
+            return Done(self._server.pull(request))
+        except StaleRoutingError as error:
+            return Refused(error)
 
     def push(self, request: PushRequest) -> Pending[PushReply]:
         return Done(self._server.push(request))
 
     def lease(self, request: LeaseRequest) -> Pending[LeaseReply]:
-        return Done(self._server.lease(request))
+        try:
+            return Done(self._server.lease(request))
+        except StaleRoutingError as error:
+            return Refused(error)
 
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         self._server.give_back(request)
@@ -102,64 +113,116 @@ class LocalServer:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingRows:
-    """Rows under way from several servers, put in the order they were asked for. widths: floats a row, per group."""
+class _Asked:
+    """Answers of all servers under way, and how they make up what was asked for, per group. version: see `Routing`."""
 
+    version: int
     routed: Sequence[Sequence[Routed]]
     answers: Sequence[Pending[PullReply] | Pending[LeaseReply]]
-    widths: Sequence[int]
-    clock: SpanClock
-    traffic: Traffic
+
+
+class PendingRows:
+    """Rows under way from several servers, put in the order they were asked for. widths: floats a row, per group.
+
+    ask: asks all servers. follow: makes the client go by the routing in an error; what was refused is asked for anew.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], _Asked],
+        *,
+        widths: Sequence[int],
+        follow: Callable[[StaleRoutingError, int], None],
+        clock: SpanClock,
+        traffic: Traffic,
+    ) -> None:
+        self._ask, self._follow = ask, follow
+        self._widths, self._clock, self._traffic = widths, clock, traffic
+        self._asked = ask()
 
     def result(self) -> tuple[F32, ...]:
         """Per group float32 [U, width], writable and in this process's own memory."""
-        counts = [sum(len(part.positions) for part in group) for group in self.routed]
-        rows = tuple(np.empty((n, width), np.float32) for n, width in zip(counts, self.widths, strict=True))
-        for server, answer in enumerate(self.answers):
-            with self.clock.span(Span.WAIT_SERVER):
-                reply = answer.result()
-            self.traffic.pulled += bytes_of(reply.rows)
+        while True:
+            replies = self._replies()
+            if replies is not None:
+                return self._in_order(replies)
+            self._asked = self._ask()
+
+    def _replies(self) -> list[PullReply | LeaseReply] | None:
+        """What the servers answered; None when they go by another routing, which is followed now.
+
+        Raises ProtocolError when some of them go by it and some do not.
+        """
+        replies: list[PullReply | LeaseReply] = []
+        refused: StaleRoutingError | None = None
+        for answer in self._asked.answers:
+            try:
+                with self._clock.span(Span.WAIT_SERVER):
+                    replies.append(answer.result())
+            except StaleRoutingError as error:
+                refused = error
+        if refused is None:
+            return replies
+        if replies:
+            raise ProtocolError(f"{len(replies)} servers answered by a routing that another refused: {refused}")
+        self._follow(refused, self._asked.version)
+        return None
+
+    def _in_order(self, replies: Sequence[PullReply | LeaseReply]) -> tuple[F32, ...]:
+        routed = self._asked.routed
+        counts = [sum(len(part.positions) for part in group) for group in routed]
+        rows = tuple(np.empty((n, width), np.float32) for n, width in zip(counts, self._widths, strict=True))
+        for server, reply in enumerate(replies):
+            self._traffic.pulled += bytes_of(reply.rows)
             for group, part in enumerate(reply.rows):
-                rows[group][self.routed[group][server].positions] = part
+                rows[group][routed[group][server].positions] = part
         return rows
 
 
 class ShardedRowClient:
     """RowClient over any number of servers; which server holds a row is decided by `hetero.keys.routing` alone.
 
-    traffic: bytes it has moved so far for training.
+    connect: the servers of another routing, when there is one. traffic: bytes it has moved so far for training.
     """
 
-    def __init__(self, job: JobSpec, *, tower: int, servers: Sequence[ServerHandle], clock: SpanClock) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        *,
+        tower: int,
+        servers: Sequence[ServerHandle],
+        clock: SpanClock,
+        connect: Callable[[Routing], Sequence[ServerHandle]] | None = None,
+    ) -> None:
         self._job = job
         self._tower = tower
         self._clock = clock
         self._servers = tuple(servers)
+        self._connect = connect
         self.traffic = Traffic()
-        self._router = Router(job.groups, job.buckets, initial_owners(job.buckets, len(servers)))
+        self.routing = Routing.first(buckets=job.buckets, servers=len(servers))
+        self._router = Router(job.groups, job.buckets, self.routing.owners)
         self._sequences = [0] * len(servers)
         self._returns = [0] * len(servers)
         self._exchanges = 0
         self._under_way: list[Pending[PushReply]] = []
         self._returning: list[Pending[None]] = []
 
+    def look_for_routing(self) -> None:
+        """Ask the servers for no rows at all: if they go by another routing, so does this client from now on."""
+        nothing = KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64))
+        self.pull([nothing] * len(self._job.groups), step=0, purpose=Purpose.SCORE)
+
     def ask(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> PendingRows:
         """Begin to pull rows of unique keys, per group."""
-        routed = self._route(keys)
         traffic = self.traffic if purpose is Purpose.TRAIN else Traffic()
         traffic.pulled += bytes_of(keys)
-        answers = [
-            server.pull(
-                PullRequest(
-                    tower=self._tower,
-                    step=step,
-                    purpose=purpose,
-                    keys=tuple(group[index].keys for group in routed),
-                )
-            )
-            for index, server in enumerate(self._servers)
-        ]
-        return PendingRows(routed, answers, [group.dim for group in self._job.groups], self._clock, traffic)
+
+        def pulled(server: ServerHandle, own: tuple[KeySet, ...]) -> Pending[PullReply]:
+            version = self.routing.version
+            return server.pull(PullRequest(tower=self._tower, step=step, purpose=purpose, keys=own, version=version))
+
+        return self._pending(keys, pulled, widths=[group.dim for group in self._job.groups], traffic=traffic)
 
     def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
         return self.ask(keys, step=step, purpose=purpose).result()
@@ -174,22 +237,21 @@ class ShardedRowClient:
                 step=step,
                 keys=tuple(group[index].keys for group in routed),
                 gradients=tuple(part[group[index].positions] for part, group in zip(gradients, routed, strict=True)),
+                version=self.routing.version,
             )
             self._sequences[index] += 1
             self._under_way.append(server.push(request))
 
     def lease(self, keys: Sequence[KeySet], *, window: int) -> PendingRows:
         """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back."""
-        routed = self._route(keys)
         self.traffic.pulled += bytes_of(keys)
-        answers = [
-            server.lease(
-                LeaseRequest(tower=self._tower, window=window, keys=tuple(group[index].keys for group in routed))
-            )
-            for index, server in enumerate(self._servers)
-        ]
+
+        def leased(server: ServerHandle, own: tuple[KeySet, ...]) -> Pending[LeaseReply]:
+            version = self.routing.version
+            return server.lease(LeaseRequest(tower=self._tower, window=window, keys=own, version=version))
+
         widths = [lease_width(group) for group in self._job.groups]
-        return PendingRows(routed, answers, widths, self._clock, self.traffic)
+        return self._pending(keys, leased, widths=widths, traffic=self.traffic)
 
     def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None) -> None:
         """Send leased rows back, per group float32 [U, W]. Returns once they are under way. flush: see the message.
@@ -209,6 +271,7 @@ class ShardedRowClient:
                 flush=flush,
                 keys=tuple(group[index].keys for group in routed),
                 rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
+                version=self.routing.version,
             )
             self._returns[index] += 1
             self._returning.append(server.give_back(request))
@@ -223,6 +286,7 @@ class ShardedRowClient:
                 steps=steps,
                 keys=tuple(group[index].keys for group in routed),
                 rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
+                version=self.routing.version,
             )
             answers.append(server.note_leased(values))
         with self._clock.span(Span.WAIT_SERVER):
@@ -251,6 +315,7 @@ class ShardedRowClient:
                     part[group[index].positions] for part, group in zip(differences, routed, strict=True)
                 ),
                 dense=dense.get(index, nothing),
+                version=self.routing.version,
             )
             answers.append(server.exchange(request))
         self._exchanges += 1
@@ -277,6 +342,48 @@ class ShardedRowClient:
         self._returning.clear()
         examples = [example for reply in replies for example in reply.examples]
         return PushSummary(rejected=sum(reply.rejected for reply in replies), examples=tuple(examples))
+
+    @property
+    def servers(self) -> tuple[ServerHandle, ...]:
+        """Those there are now, by number."""
+        return self._servers
+
+    def _follow(self, refused: StaleRoutingError, version: int) -> None:
+        """Go by the routing that the servers go by, after a call by routing `version` was refused.
+
+        Raises ProtocolError while calls are under way that change rows, or when there is no newer one.
+        """
+        routing = refused.routing
+        if not isinstance(routing, Routing) or routing.version <= version or self._connect is None:
+            raise ProtocolError(f"tower {self._tower}: refused without a newer routing to go by: {refused}")
+        if routing.version == self.routing.version:  # an earlier answer told of it
+            return
+        if self._under_way or self._returning:
+            raise ProtocolError(f"tower {self._tower}: the routing changed while pushes or returns were under way")
+        kept = min(len(self._servers), routing.servers)
+        fresh = [0] * (routing.servers - kept)
+        self._servers = tuple(self._connect(routing))
+        self._router = Router(self._job.groups, self._job.buckets, routing.owners)
+        self._sequences = self._sequences[:kept] + fresh
+        self._returns = self._returns[:kept] + fresh
+        self.routing = routing
+
+    def _pending(
+        self,
+        keys: Sequence[KeySet],
+        call: Callable[[ServerHandle, tuple[KeySet, ...]], Pending[PullReply] | Pending[LeaseReply]],
+        *,
+        widths: Sequence[int],
+        traffic: Traffic,
+    ) -> PendingRows:
+        def ask() -> _Asked:
+            routed = self._route(keys)
+            answers = [
+                call(server, tuple(group[index].keys for group in routed)) for index, server in enumerate(self._servers)
+            ]
+            return _Asked(self.routing.version, routed, answers)
+
+        return PendingRows(ask, widths=widths, follow=self._follow, clock=self._clock, traffic=traffic)
 
     def _route(self, keys: Sequence[KeySet]) -> list[tuple[Routed, ...]]:
         return [self._router.route(group) for group in keys]

@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from hetero.errors import ProtocolError
 from hetero.exchange.client import PushSummary
 from hetero.exchange.dense_sides import DenseClient
 from hetero.exchange.messages import DifferencesReply, Purpose, RejectedGradient
@@ -159,6 +160,13 @@ class GeoCopies:
 
     def renew(self) -> None:
         """Nothing is asked for ahead."""
+
+    def let_go(self, steps: int) -> PushSummary:
+        """Raises ProtocolError: the servers hold dense parameters and know of this tower's copies."""
+        raise ProtocolError("geo: servers cannot change while training")
+
+    def take_again(self) -> None:
+        """Nothing is leased."""
 
     def finish(self) -> PushSummary:
         """Send what has not been sent."""

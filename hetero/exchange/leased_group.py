@@ -7,17 +7,22 @@ shows and clicks.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from hetero.embedding.policies.admission import rule, units_of
 from hetero.kernels.admission import count_slots_kernel, open_slots_kernel
 from hetero.kernels.leased import gather_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
+from hetero.kernels.rows import over_rows
 from hetero.kernels.statistics import count_uses_kernel, decay_powers
 from hetero.keys.numbering import grown
 from hetero.keys.routing import mixed_seeds
 from hetero.keys.windows import GroupMoves
 from hetero.optim.definition import KIND, hyper_array, lease_width, row_width
 from hetero.records import F32, I32, Clock, GroupSpec, KeySet
+
+_BLOCK_ROWS = 2048
+"""Fewer rows are not worth waking a thread for."""
 
 
 class LeasedGroup:
@@ -35,7 +40,6 @@ class LeasedGroup:
         self._kind = KIND[spec.optimizer.kind]
         self._hyper = hyper_array(spec.optimizer)
         self._buffer = np.empty((0, self._width), np.float32)
-        self._room = update_room(spec.dim)
         self._tables = np.empty(0, np.uint16)
         self._keys = np.empty(0, np.uint64)
         self._filled = np.empty(0, np.bool_)
@@ -60,8 +64,16 @@ class LeasedGroup:
 
     def held(self) -> tuple[KeySet, F32]:
         """All leased rows: their keys, and copies float32 [n, W]."""
-        slots = np.flatnonzero(self._filled).astype(np.int32)
-        return KeySet(self._tables[slots], self._keys[slots]), self._gather(slots, self._width)
+        return self.held_keys(), self._gather(self._filled_slots(), self._width)
+
+    def held_keys(self) -> KeySet:
+        """The keys of all leased rows."""
+        slots = self._filled_slots()
+        return KeySet(self._tables[slots], self._keys[slots])
+
+    def put_back(self, rows: F32) -> None:
+        """Let rows float32 [n, W] take the slots that are filled, in the order of `held`."""
+        scatter_kernel(self._buffer, self._filled_slots(), rows)
 
     def weights(self, slots: I32) -> F32:
         """Weights at slots that a step reads, float32 [n, E]; zeros for keys that have no row yet."""
@@ -88,15 +100,37 @@ class LeasedGroup:
             count_uses_kernel(self._buffer, slots, self._first_statistic, counts, day, self._powers)
         if gradients.shape[1] > self.dim:
             gradients = np.ascontiguousarray(gradients[:, : self.dim])
-        rejected = np.empty(len(slots), np.int32)
-        bad = update_slots_kernel(self._buffer, slots, gradients, self._kind, self._hyper, rejected, self._room)
-        return rejected[:bad] if places is None else places[rejected[:bad]]
+        rejected = self._apply(slots, gradients)
+        return rejected if places is None else places[rejected]
 
     @property
     def leased_bytes(self) -> int:
         return self._buffer.nbytes
 
+    def _apply(self, slots: I32, gradients: F32) -> I32:
+        """Apply gradients float32 [n, E]; positions of those not finite, ascending."""
+        bad: dict[int, I32] = {}
+
+        def part(start: int, stop: int) -> None:
+            rejected = np.empty(stop - start, np.int32)
+            room = update_room(self.dim)
+            own, given = slots[start:stop], gradients[start:stop]
+            count = update_slots_kernel(self._buffer, own, given, self._kind, self._hyper, rejected, room)
+            if count:
+                bad[start] = rejected[:count] + np.int32(start)
+
+        over_rows(part, len(slots), threads=torch.get_num_threads(), block=_BLOCK_ROWS)
+        return np.concatenate([np.empty(0, np.int32), *(bad[start] for start in sorted(bad))])
+
+    def _filled_slots(self) -> I32:
+        return np.flatnonzero(self._filled).astype(np.int32)
+
     def _gather(self, slots: I32, columns: int) -> F32:
         out = np.empty((len(slots), columns), np.float32)
-        gather_kernel(self._buffer, slots, out)
+        over_rows(
+            lambda start, stop: gather_kernel(self._buffer, slots[start:stop], out[start:stop]),
+            len(slots),
+            threads=torch.get_num_threads(),
+            block=_BLOCK_ROWS,
+        )
         return out

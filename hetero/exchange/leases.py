@@ -103,6 +103,7 @@ class LeasedRows:
         self._routes: dict[int, tuple[StepRoute, ...]] = {}
         self._entering: tuple[TowerWindow, Pending[tuple[F32, ...]]] | None = None
         self._ended = False
+        self._window = 0
         self._crossed_t: float | None = None
 
     def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
@@ -153,6 +154,23 @@ class LeasedRows:
     def renew(self) -> None:
         """Rows that were fetched for the next window have not changed since: they stay."""
 
+    def let_go(self, steps: int) -> PushSummary:
+        """Give back every row, those fetched for the next window too. Which rows they are, and their slots, stay."""
+        held = [leased.held() for leased in self._groups]
+        self._client.give_back([keys for keys, _ in held], [rows for _, rows in held], window=self._window)
+        if self._entering is not None:
+            window, entering = self._entering
+            self._client.give_back([moves.enter for moves in window.moves], entering.result(), window=window.index)
+        return self._client.settle()
+
+    def take_again(self) -> None:
+        held = [leased.held_keys() for leased in self._groups]
+        rows = self._client.lease(held, window=self._window).result()
+        for leased, own in zip(self._groups, rows, strict=True):
+            leased.put_back(own)
+        if self._entering is not None:
+            self._ask(self._entering[0])
+
     def finish(self) -> PushSummary:
         while not self._ended:
             self._advance()
@@ -186,6 +204,7 @@ class LeasedRows:
             leased.put_in(moves, fresh)
         self._routes = {spec.step: route for spec, route in zip(window.specs, window.routes, strict=True)}
         self._ended = window.is_last
+        self._window = window.index
 
     def _meet(self) -> None:
         """Go on when every tower's rows are with the servers, where a day begins: no row is asked for before that."""

@@ -1,14 +1,18 @@
-"""What travels between a tower and a server: frozen records of numpy arrays that cross processes as they are."""
+"""What travels between a tower and a server: frozen records of numpy arrays that cross processes as they are.
+
+A request's `version` is that of the routing it was sent by; a server refuses one of another, see `StaleRoutingError`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from hetero.errors import StaleRoutingError
 from hetero.records import F32, KeySet
 
 T = TypeVar("T")
@@ -33,6 +37,7 @@ class PullRequest:
     step: int
     purpose: Purpose
     keys: tuple[KeySet, ...]
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class PushRequest:
     step: int
     keys: tuple[KeySet, ...]
     gradients: tuple[F32, ...]
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,7 @@ class LeaseRequest:
     tower: int
     window: int
     keys: tuple[KeySet, ...]
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +111,7 @@ class ReturnRequest:
     keys: tuple[KeySet, ...]
     rows: tuple[F32, ...]
     flush: int | None = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +125,7 @@ class LeasedValues:
     steps: int
     keys: tuple[KeySet, ...]
     rows: tuple[F32, ...]
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +170,7 @@ class DifferencesRequest:
     keys: tuple[KeySet, ...]
     differences: tuple[F32, ...]
     dense: F32
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +202,16 @@ class Done(Generic[T]):
 
     def result(self) -> T:
         return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer that is already here and is an error."""
+
+    error: StaleRoutingError
+
+    def result(self) -> Any:
+        raise self.error
 
 
 class ServerHandle(Protocol):

@@ -125,6 +125,12 @@ class PullsAhead:
     def renew(self) -> None:
         self._asked = deque((spec, batch, self._ask(spec, batch)) for spec, batch, _ in self._asked)
 
+    def let_go(self, steps: int) -> PushSummary:
+        return self.deliver(steps)
+
+    def take_again(self) -> None:
+        self.renew()
+
     def finish(self) -> PushSummary:
         return self._client.settle()
 

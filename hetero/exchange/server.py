@@ -18,7 +18,7 @@ from hetero.embedding.policies.dropped import DayDrops
 from hetero.embedding.rows import Rows
 from hetero.embedding.store import Create
 from hetero.embedding.tiered import tier_counts
-from hetero.errors import LeaseError, ProtocolError
+from hetero.errors import LeaseError, ProtocolError, StaleRoutingError
 from hetero.exchange.arrivals import Arrivals
 from hetero.exchange.dense_tables import DenseTables
 from hetero.exchange.geo_tables import GeoTables
@@ -41,6 +41,8 @@ from hetero.exchange.messages import (
     ReturnRequest,
     own_keys,
 )
+from hetero.exchange.moving import ServerMove
+from hetero.keys.routing import Routing
 from hetero.records import JobSpec, Mode
 
 
@@ -64,9 +66,17 @@ class ServerState:
 
 
 class RowServer:
-    """One server of a run, usable in any process. The job's mode decides how pushes are applied."""
+    """One server of a run, usable in any process. The job's mode decides how pushes are applied.
 
-    def __init__(self, job: JobSpec) -> None:
+    number: which of the servers. routing: who holds what when it begins; without one that of the run's start. A call by
+    a routing of another version raises StaleRoutingError, which holds this one, and changes nothing.
+    """
+
+    def __init__(self, job: JobSpec, *, number: int = 0, routing: Routing | None = None) -> None:
+        self.routing = routing or Routing.first(buckets=job.buckets, servers=job.servers.count)
+        self._job = job
+        self._number = number
+        self._move: ServerMove | None = None
         self._mode = job.mode
         self.stores = open_rows(job)
         self._pushes = _rule(job, self.stores)
@@ -79,6 +89,7 @@ class RowServer:
 
         Raises ProtocolError for a training pull that the mode's rule does not allow.
         """
+        self._check_version(request)
         create = Create.NO
         if request.purpose is Purpose.TRAIN:
             self._pushes.note_pull(request)
@@ -91,10 +102,12 @@ class RowServer:
 
     def push(self, request: PushRequest) -> PushReply:
         """Take one tower's gradients. A repeated push is not applied again. Raises ProtocolError, see the rules."""
+        self._check_version(request)
         return self._pushes.push(request)
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Hand rows to a tower. Raises LeaseError naming key, window and holder of one held; then none is leased."""
+        self._check_version(request)
         asked = [own_keys(keys) for keys in request.keys]
         try:
             for store, keys in zip(self.stores, asked, strict=True):
@@ -108,6 +121,7 @@ class RowServer:
 
     def give_back(self, request: ReturnRequest) -> None:
         """Take leased rows back. A repeated return is not applied again. Raises ProtocolError on a gap, LeaseError."""
+        self._check_version(request)
         if not self._returns[request.tower].is_next(request.sequence):
             return
         for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
@@ -117,6 +131,7 @@ class RowServer:
 
     def note_leased(self, values: LeasedValues) -> None:
         """Hold what leased rows are now, for a snapshot; the tower keeps them. Raises LeaseError for one it lacks."""
+        self._check_version(values)
         for store, keys, rows in zip(self.stores, values.keys, values.rows, strict=True):
             store.note_leased(own_keys(keys), np.array(rows), holder=values.tower + 1)
 
@@ -141,6 +156,7 @@ class RowServer:
 
         Raises ProtocolError in another mode, out of sequence, or for a row the tower never pulled.
         """
+        self._check_version(request)
         if not isinstance(self._pushes, GeoTables):
             raise ProtocolError(f"server: tower {request.tower} sent differences in mode {self._mode.value}")
         return self._pushes.exchange(request, dense=self._dense.exchange(np.array(request.dense)))
@@ -161,6 +177,41 @@ class RowServer:
         self._pushes.steps_applied = steps
         self._days.resume(steps)
 
+    def begin_move(self, then: Routing) -> ServerMove:
+        """This server's part in a change to the routing `then`; it ends with `adopt` and `end_move`."""
+        self.end_move()
+        self._move = ServerMove(self.stores, self._job, server=self._number, now=self.routing, then=then)
+        return self._move
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a change is under way."""
+        return self._move is not None
+
+    @property
+    def move(self) -> ServerMove:
+        """The change under way. Raises ProtocolError without one."""
+        if self._move is None:
+            raise ProtocolError(f"server {self._number}: there is no change of servers under way")
+        return self._move
+
+    def adopt(self, then: Routing, *, steps: int) -> None:
+        """Answer by this routing from now on, as after `steps` steps. Call when no row is leased and no push under
+        way. Raises ProtocolError for another than that of the change under way."""
+        if self.move.then.version != then.version:
+            raise ProtocolError(
+                f"server {self._number}: told of routing {then.version} in a change to {self.move.then.version}"
+            )
+        self.routing = then
+        self.begin_at(steps)
+        self.note_cut()
+
+    def end_move(self) -> None:
+        """Hold only what is this server's, as before every snapshot: a change that has not come so far is given up."""
+        move, self._move = self._move, None
+        if move is not None:
+            move.end(holds=self.routing)
+
     def state(self) -> ServerState:
         """Rows per table, memory and counters."""
         rows: dict[str, int] = {}
@@ -180,6 +231,17 @@ class RowServer:
     def close(self) -> None:
         for store in self.stores:
             store.close()
+
+    def _check_version(self, request: _Routed) -> None:
+        if request.version != self.routing.version:
+            raise StaleRoutingError(
+                f"server {self._number}: tower {request.tower} asks by routing {request.version}, "
+                f"{self.routing.version} holds now",
+                routing=self.routing,
+            )
+
+
+_Routed = PullRequest | PushRequest | LeaseRequest | ReturnRequest | LeasedValues | DifferencesRequest
 
 
 def _rule(job: JobSpec, stores: list[Rows]) -> JointSteps | Arrivals | GeoTables:

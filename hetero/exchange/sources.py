@@ -29,6 +29,12 @@ class RowSource(Protocol):
         """The cut after `deliver` is made: rows asked for before it are asked for anew, as a run that goes on from the
         cut will ask for them."""
 
+    def let_go(self, steps: int) -> PushSummary:
+        """As `deliver`, and no row is leased by this tower when this returns: the servers may change who holds what."""
+
+    def take_again(self) -> None:
+        """They have: what was leased or asked for before `let_go` is leased or asked for anew."""
+
     def finish(self) -> PushSummary:
         """Every update is with the servers when this returns; rows rejected and not told before."""
 
@@ -56,6 +62,12 @@ class PulledRows:
 
     def renew(self) -> None:
         """Nothing is asked for ahead."""
+
+    def let_go(self, steps: int) -> PushSummary:
+        return self.deliver(steps)
+
+    def take_again(self) -> None:
+        """Nothing is leased."""
 
     def finish(self) -> PushSummary:
         return self._client.settle()

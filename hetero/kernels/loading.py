@@ -6,14 +6,28 @@ import numpy as np
 
 from hetero.kernels.address import floats_at, prefetch, uint16_at, uint64_at
 from hetero.kernels.index import HEADER_BYTES, MOST_HOLDERS, find_record, first_slot, take_slot
-from hetero.kernels.jit import kernel
+from hetero.kernels.jit import inline, kernel
 from hetero.kernels.mix import mix64
+from hetero.kernels.vectors import LANES, load8, store8
 from hetero.records import F32, U16, U64
 
 _AHEAD = 16
 _HEADER = np.uint64(HEADER_BYTES)
 _FIELD = np.uint64(10)
 _HOLDER = np.uint16(MOST_HOLDERS)
+
+
+@inline
+def copy_floats(source: np.uint64, to: np.uint64, count: int) -> None:
+    """`count` float32 from one address to another."""
+    at, lanes, floats = np.uint64(0), np.uint64(LANES), np.uint64(count)
+    while at + lanes <= floats:
+        store8(to + np.uint64(4) * at, load8(source + np.uint64(4) * at))
+        at += lanes
+    given, taken = floats_at(source, count), floats_at(to, count)
+    while at < floats:
+        taken[at] = given[at]
+        at += np.uint64(1)
 
 
 @kernel
@@ -35,6 +49,7 @@ def load_kernel(
     """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     mask = np.uint64(len(shards) - 1)
+    first_row = np.uint64(rows.ctypes.data)
     for i in range(len(keys)):
         if i + _AHEAD < len(keys):
             later = mix64(keys[i + _AHEAD] ^ seeds[tables[i + _AHEAD]])
@@ -55,6 +70,4 @@ def load_kernel(
         else:
             field = uint16_at(record + _FIELD, 1)
             field[0] = (field[0] & _HOLDER) | epoch
-        row = floats_at(record + _HEADER, width)
-        for j in range(width):
-            row[j] = rows[i, j]
+        copy_floats(first_row + np.uint64(4 * width) * np.uint64(i), record + _HEADER, width)

@@ -16,7 +16,7 @@ The contract, which `hetero.kernels.pooling_torch` keeps on any device:
   pooled lookups first, then each sequence) into one running float32 sum begun at +0. So the result depends
   neither on threads nor on how rows are numbered.
 
-All operations are single IEEE operations in float32. Kernels run on the calling thread and release the GIL.
+All operations are single IEEE operations in float32. Kernels release the GIL; pooling splits bags over threads.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from hetero.errors import ProtocolError
 from hetero.kernels.address import floats_at, prefetch
 from hetero.kernels.jit import always_inline, kernel
+from hetero.kernels.rows import over_rows
 from hetero.kernels.vectors import LANES, add8, fill8, load8, multiply8, store8
 from hetero.records import F32, I32, I64, Bags
 
@@ -39,9 +40,11 @@ _NO_OFFSETS: I32 = np.empty(0, np.int32)
 _NO_WEIGHTS: F32 = np.empty(0, np.float32)
 _ONE = np.float32(1.0)
 _AHEAD = 16
+_BLOCK_BAGS = 2048
+"""Fewer bags are not worth waking a thread for."""
 
 
-def pool_forward(rows: F32, bags: Bags, *, mean: Bool) -> F32:
+def pool_forward(rows: F32, bags: Bags, *, mean: Bool, threads: int = 1) -> F32:
     """Pool rows into bags.
 
     rows: float32 [U, E]. mean: bool [F]; bag i is of column i % F, a mean where True, else a sum.
@@ -49,7 +52,17 @@ def pool_forward(rows: F32, bags: Bags, *, mean: Bool) -> F32:
     """
     check_bags(bags, unique=len(rows), columns=len(mean))
     out = np.empty((bag_count(bags), rows.shape[1]), np.float32)
-    _pool(_frozen(rows), *_kernel_bags(bags), _frozen(mean), out)
+    source, means = _frozen(rows), _frozen(mean)
+    local, offsets, weights = _kernel_bags(bags)
+
+    def part(start: int, stop: int) -> None:
+        if len(offsets):
+            _pool(source, local, offsets[start : stop + 1], weights, means, out[start:stop])
+        else:
+            _pool(source, local[start:stop], offsets, weights[start:stop], means, out[start:stop])
+
+    columns = max(1, len(mean))
+    over_rows(part, len(out), threads=threads, block=-(-_BLOCK_BAGS // columns) * columns)
     return out
 
 

@@ -1,4 +1,5 @@
-"""xxHash64 with seed 0: a numba kernel over packed strings and a plain Python function, of equal values.
+"""xxHash64 with seed 0: a numba kernel over packed strings, one for bytes that come in parts, and a plain Python
+function, of equal values.
 
 Keys made from strings, the key of a missing value and the seeds of tables are these hashes, so they are part
 of every snapshot and never change. Source: xxHash specification (Yann Collet), section "XXH64 algorithm".
@@ -21,6 +22,8 @@ _PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
 _PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 
 _MASK = (1 << 64) - 1
+_STRIPE = 32
+_FIRST_LANES = ((int(_PRIME_1) + int(_PRIME_2)) & _MASK, int(_PRIME_2), 0, -int(_PRIME_1) & _MASK)
 
 
 @inline
@@ -117,11 +120,67 @@ def hash_slices(data: U8, offsets: I32 | I64, out: U64) -> None:
         out[i] = _hash(data, np.uint64(offsets[i]), np.uint64(offsets[i + 1]))
 
 
+@kernel
+def _add_stripes(data: U8, lanes: U64) -> None:
+    """Take data, whole stripes, into the four lanes."""
+    lane1, lane2, lane3, lane4 = lanes[0], lanes[1], lanes[2], lanes[3]
+    stop = np.uint64(len(data))
+    at = np.uint64(0)
+    while at < stop:
+        lane1 = _round(lane1, _load8(data, at))
+        lane2 = _round(lane2, _load8(data, at + np.uint64(8)))
+        lane3 = _round(lane3, _load8(data, at + np.uint64(16)))
+        lane4 = _round(lane4, _load8(data, at + np.uint64(24)))
+        at += np.uint64(32)
+    lanes[0], lanes[1], lanes[2], lanes[3] = lane1, lane2, lane3, lane4
+
+
+class StreamHash:
+    """xxHash64 of bytes that come in parts of any size."""
+
+    def __init__(self) -> None:
+        self._lanes = np.array(_FIRST_LANES, np.uint64)
+        self._rest = b""
+        self._length = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take further bytes."""
+        view = memoryview(data).cast("B")
+        self._length += len(view)
+        if self._rest:
+            missing = _STRIPE - len(self._rest)
+            self._rest += bytes(view[:missing])
+            view = view[missing:]
+            if len(self._rest) < _STRIPE:
+                return
+            self._take(self._rest)
+        whole = len(view) // _STRIPE * _STRIPE
+        if whole:
+            self._take(view[:whole])
+        self._rest = bytes(view[whole:])
+
+    def value(self) -> int:
+        """The hash of all bytes so far, in [0, 2**64)."""
+        lanes = [int(lane) for lane in self._lanes]
+        state = _plain_joined(lanes) if self._length >= _STRIPE else int(_PRIME_5)
+        return _plain_end((state + self._length) & _MASK, self._rest)
+
+    def _take(self, stripes: bytes | memoryview) -> None:
+        data = np.frombuffer(stripes, np.uint8)
+        data.flags.writeable = False
+        _add_stripes(data, self._lanes)
+
+
 def hash_text(text: str | bytes) -> int:
     """xxHash64 of `text` (a string as UTF-8), in [0, 2**64): the plain reference, without compilation."""
     data = text.encode() if isinstance(text, str) else text
     state, at = _plain_stripes(data)
-    state = (state + len(data)) & _MASK
+    return _plain_end((state + len(data)) & _MASK, data[at:])
+
+
+def _plain_end(state: int, data: bytes) -> int:
+    """What the bytes behind the last whole stripe make of a state."""
+    at = 0
     prime1, prime2, prime3 = int(_PRIME_1), int(_PRIME_2), int(_PRIME_3)
     while at + 8 <= len(data):
         state ^= _plain_round(0, int.from_bytes(data[at : at + 8], "little"))
@@ -152,12 +211,16 @@ def _plain_stripes(data: bytes) -> tuple[int, int]:
     stop = len(data) & ~31
     if stop == 0:
         return int(_PRIME_5), 0
-    prime1, prime2 = int(_PRIME_1), int(_PRIME_2)
-    lanes = [(prime1 + prime2) & _MASK, prime2, 0, -prime1 & _MASK]
+    lanes = list(_FIRST_LANES)
     for at in range(0, stop, 8):
         lane = at // 8 % 4
         lanes[lane] = _plain_round(lanes[lane], int.from_bytes(data[at : at + 8], "little"))
+    return _plain_joined(lanes), stop
+
+
+def _plain_joined(lanes: list[int]) -> int:
+    """The state that four lanes make."""
     state = sum(_plain_rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
     for lane in lanes:
-        state = ((state ^ _plain_round(0, lane)) * prime1 + int(_PRIME_4)) & _MASK
-    return state, stop
+        state = ((state ^ _plain_round(0, lane)) * int(_PRIME_1) + int(_PRIME_4)) & _MASK
+    return state

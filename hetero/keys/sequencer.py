@@ -47,6 +47,14 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldSplit:
+    """A split between its claim and its release. reported: whether its row count is known."""
+
+    split: SplitId
+    reported: bool
+
+
+@dataclass(frozen=True, slots=True)
 class InputQuality:
     """rows_read: good and malformed rows of the first pass so far. malformed: those not handed out before."""
 
@@ -172,6 +180,13 @@ class Sequencer:
             self._first_pass_rows += report.rows + len(report.malformed)
             self._malformed += report.malformed
         self._let_used_leave()
+
+    def take_over(self, reader: int) -> tuple[HeldSplit, ...]:
+        """What another in the place of `reader` must hold, in the order of claims; it holds nothing else."""
+        self._release.pop(reader, None)
+        return tuple(
+            HeldSplit(split, reported=held.reported) for split, held in self._held.items() if held.reader == reader
+        )
 
     # ------------------------------------------------------------------------------------------ towers
 

@@ -15,20 +15,20 @@ from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.tensors import read_module, write_module
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import JobError
-from hetero.exchange.client import LocalServer, ShardedRowClient
+from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.lane_server import LaneServer
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.messages import ServerHandle
-from hetero.exchange.server import RowServer
 from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
-from hetero.keys.routing import initial_owners
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
+from hetero.loops.local_servers import LocalServers
 from hetero.loops.local_snapshots import LocalSnapshots
 from hetero.loops.modes import dense_side, pulled_source
+from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
@@ -48,7 +48,7 @@ _WATCH_EVERY_S = 0.25
 class LocalRun:
     """A TrainingRun in this process. Sets torch's thread count to roles.towers.threads, as a tower's process does.
 
-    Raises JobError for a job with several towers.
+    servers: the run's. Raises JobError for a job with several towers.
     """
 
     def __init__(self, job: JobSpec, *, make_tower: Callable[[], nn.Module]) -> None:
@@ -60,14 +60,16 @@ class LocalRun:
         torch.set_num_threads(job.towers.threads)
         self.job = job
         self.precision = choose_precision(job.precision, [fast_bf16_here()])
-        self._servers = [RowServer(job) for _ in range(job.servers.count)]
-        self._snapshots = LocalSnapshots(job, self._servers)
+        self.servers = LocalServers(job)
+        self._snapshots = LocalSnapshots(self.servers)
         self._clock = SpanClock()
         self._window_size: WindowSize | None = None
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
-        self._lanes = [LaneServer(server) for server in self._servers] if job.storage is not None else []
-        handles: Sequence[ServerHandle] = self._lanes or [LocalServer(server) for server in self._servers]
-        self._client = ShardedRowClient(job, tower=0, servers=handles, clock=self._clock)
+        self._lanes = [LaneServer(server) for server in self.servers.servers] if job.storage is not None else []
+        handles: Sequence[ServerHandle] = self._lanes or self.servers.handles(self.servers.routing)
+        self._client = ShardedRowClient(
+            job, tower=0, servers=handles, clock=self._clock, connect=None if self._lanes else self.servers.handles
+        )
         module = make_tower()
         dense = dense_side(
             job,
@@ -98,13 +100,20 @@ class LocalRun:
             warm_tower(self._tower, snapshot)
         return self._snapshots.warm_start(snapshot)
 
-    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
+    def train(
+        self,
+        data: DataPass,
+        *,
+        watch: Watch,
+        snapshots: SnapshotPlace = NOWHERE,
+        servers: ServersPlace = AS_SCHEDULED,
+    ) -> TrainOutcome:
         readers, sequencer = self._open(data)
         pace = Pace(_WATCH_EVERY_S)
-        cuts = self._snapshots.begin(snapshots, digest=data.digest)
+        cuts = self._snapshots.begin(snapshots, digest=data.digest, servers=servers)
 
         def after_step(tower: Tower) -> None:
-            cuts.look()
+            cuts.look(len(tower.log.losses))
             if pace.due():
                 watch(self._progress(data, sequencer))
 
@@ -126,10 +135,11 @@ class LocalRun:
             source, batches = pulled_source(self.job, client=self._client, dense=self._tower.dense, batches=inline)
         cpu_before_s = time.process_time()
         log = train(self._tower, batches, source, after_step=after_step, cuts=cuts)
+        cuts.moves.finish()
         watch(self._progress(data, sequencer))
         self._collect(readers)
         cpu_s = {"process": time.process_time() - cpu_before_s}
-        return TrainOutcome.of([log], cpu_s=cpu_s, snapshots=cuts.reports)
+        return TrainOutcome.of([log], cpu_s=cpu_s, snapshots=cuts.reports, servers=cuts.moves.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         readers, sequencer = self._open(data)
@@ -151,11 +161,11 @@ class LocalRun:
 
     def save(self, folder: Path) -> None:
         self._wait()
-        owners = initial_owners(self.job.buckets, len(self._servers))
+        owners = self.servers.routing.owners
         with SnapshotDraft.begin(folder.parent, name=folder.name, step=len(self._tower.log.losses)) as draft:
             rows = [
                 write_rows(server.stores, self.job, folder=draft.path, server=index, owners=owners)
-                for index, server in enumerate(self._servers)
+                for index, server in enumerate(self.servers.servers)
             ]
             self._tower.dense.refresh()
             dense = write_module(self._tower.module, folder=draft.path)
@@ -165,8 +175,8 @@ class LocalRun:
     def load(self, folder: Path) -> None:
         self._wait()
         snapshot = Snapshot.open(folder)
-        owners = initial_owners(self.job.buckets, len(self._servers))
-        for index, server in enumerate(self._servers):
+        owners = self.servers.routing.owners
+        for index, server in enumerate(self.servers.servers):
             read_rows(server.stores, self.job, snapshot, server=index, owners=owners)
             server.forget_towers()
         read_module(self._tower.module, snapshot)
@@ -186,15 +196,14 @@ class LocalRun:
             traffic=self._client.traffic.to_dict(),
         )
         self._wait()
-        servers = tuple(server.state() for server in self._servers)
+        servers = tuple(server.state() for server in self.servers.servers)
         window = None if self._window_size is None else self._window_size.choice()
         return RunReport(roles=(*readers, tower), servers=servers, precision=self.precision, window=window)
 
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
-        for server in self._servers:
-            server.close()
+        self.servers.close()
 
     def _wait(self) -> None:
         """Let the servers' threads finish what they were asked."""

@@ -20,9 +20,11 @@ class Phase(Enum):
 
 
 class Cut(Enum):
-    """What all towers do after a step: nothing, settle what a snapshot holds and go on, or settle it and end."""
+    """What all towers do after a step: nothing, let buckets move between servers and go on, settle what a snapshot
+    holds and go on, or settle it and end."""
 
     NONE = "none"
+    MOVE = "move"
     SNAPSHOT = "snapshot"
     STOP = "stop"
 

@@ -14,7 +14,7 @@ from hetero.data.parse import parse_split
 from hetero.data.sources import split_order
 from hetero.errors import ProtocolError
 from hetero.keys.assemble import BatchAssembler, PreparedSplit
-from hetero.keys.sequencer import Sequencer, SplitId, Turn
+from hetero.keys.sequencer import HeldSplit, Sequencer, SplitId, Turn
 from hetero.loops.protocols import SequencerForReader
 from hetero.observe.spans import Span, SpanClock, SpanTotals
 from hetero.records import START, Batch, Cursor, DataSpec, JobSpec, KeySet, Piece, SplitRef, SplitReport
@@ -82,6 +82,14 @@ def advance(reader: Reader, sequencer: SequencerForReader) -> SplitId | Turn:
     if isinstance(claim.split, SplitId):
         sequencer.report(reader.index, reader.load(claim.split))
     return claim.split
+
+
+def take_over(reader: Reader, sequencer: SequencerForReader, held: Sequence[HeldSplit]) -> None:
+    """Hold what another reader held that is lost; report what it had not reported."""
+    for entry in held:
+        report = reader.load(entry.split)
+        if not entry.reported:
+            sequencer.report(reader.index, report)
 
 
 def read_splits(reader: Reader, sequencer: SequencerForReader) -> None:

@@ -24,6 +24,7 @@ from hetero.exchange.traffic import total_traffic
 from hetero.exchange.window_size import WindowChoice
 from hetero.hardware.precision import PrecisionChoice
 from hetero.keys.sequencer import InputQuality
+from hetero.loops.moves import AS_SCHEDULED, ServersPlace, ServersReport
 from hetero.loops.protocols import Phase
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
@@ -90,7 +91,7 @@ class TrainOutcome:
     training, added up over towers, by role waited for. step_ends_t float64 [steps]: unix seconds at the end of the
     first tower's steps. cpu_s: seconds of CPU time while training, by role and index. earlier_s: seconds of training
     before the run was last resumed; losses, rows and step_ends_t hold what was done then. stopped: by a cut, before the
-    end of the data. snapshots: those taken since.
+    end of the data. snapshots: those taken since. servers: changes of their number since.
     """
 
     losses: F64
@@ -107,10 +108,15 @@ class TrainOutcome:
     earlier_s: float = 0.0
     stopped: bool = False
     snapshots: tuple[SnapshotReport, ...] = ()
+    servers: tuple[ServersReport, ...] = ()
 
     @staticmethod
     def of(
-        logs: Sequence[StepLog], *, cpu_s: Mapping[str, float], snapshots: Sequence[SnapshotReport] = ()
+        logs: Sequence[StepLog],
+        *,
+        cpu_s: Mapping[str, float],
+        snapshots: Sequence[SnapshotReport] = (),
+        servers: Sequence[ServersReport] = (),
     ) -> TrainOutcome:
         """From the logs of all towers, in tower order. Every tower takes part in every step, if with no rows."""
         told = logs[:1] if logs[0].joint else logs
@@ -137,6 +143,7 @@ class TrainOutcome:
             earlier_s=logs[0].earlier_s,
             stopped=logs[0].stopped,
             snapshots=tuple(snapshots),
+            servers=tuple(servers),
         )
 
     @property
@@ -243,9 +250,16 @@ class TrainingRun(Protocol):
         Raises UserError when they do not fit, DataError when they are damaged.
         """
 
-    def train(self, data: DataPass, *, watch: Watch, snapshots: SnapshotPlace = NOWHERE) -> TrainOutcome:
-        """Train over the data. What `watch` raises ends the run. A snapshot that cannot be written is told of, and
-        training goes on."""
+    def train(
+        self,
+        data: DataPass,
+        *,
+        watch: Watch,
+        snapshots: SnapshotPlace = NOWHERE,
+        servers: ServersPlace = AS_SCHEDULED,
+    ) -> TrainOutcome:
+        """Train over the data. What `watch` raises ends the run. A snapshot that cannot be written, and a change of the
+        number of servers that cannot be made, are told of, and training goes on."""
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         """Predict every row; rows in the order of towers, then steps."""

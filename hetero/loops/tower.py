@@ -113,6 +113,15 @@ class Tower:
         self._note_rejected(source.deliver(steps))
         self._note_rejected_dense(self.dense.settle())
 
+    def let_go(self, source: RowSource, *, steps: int) -> None:
+        """Let the servers hold everything as it is after `steps` steps, and lease nothing."""
+        self._note_rejected(source.let_go(steps))
+        self._note_rejected_dense(self.dense.settle())
+
+    def look_for_routing(self) -> None:
+        """Go by the routing that the servers go by."""
+        self._client.look_for_routing()
+
     def finish(self, source: RowSource) -> None:
         """Wait until every update is with the servers."""
         self._note_rejected(source.finish())

@@ -27,6 +27,7 @@ LOG = "run.log"
 LOCK = "run.lock"
 SNAPSHOTS = "snapshots"
 SNAPSHOTS_ELSEWHERE = "snapshots.path"
+SERVERS_ASKED = "servers.asked"
 MARKS = (SUMMARY, EVENTS, RESOLVED_JOB, LOCK)
 
 
@@ -143,6 +144,24 @@ class RunFolder:
         own = f"{folder.rstrip('/')}/{self.name}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{secrets.token_hex(4)}"
         write_whole(self.path / SNAPSHOTS_ELSEWHERE, own + "\n")
 
+    def ask_servers(self, count: int) -> None:
+        """Ask the run that is alive in this folder to go on with another number of servers; the latest wish counts.
+
+        Raises UserError when none is.
+        """
+        if not _is_held(self.path):
+            raise UserError(f"run folder {self.path}: no run is alive in it; `hetero resume` takes --servers")
+        write_whole(self.path / SERVERS_ASKED, f"{count}\n")
+
+    def take_asked_servers(self) -> int | None:
+        """The number of servers that was asked for since the last call, if any."""
+        try:
+            asked = (self.path / SERVERS_ASKED).read_text(encoding="ascii")
+            (self.path / SERVERS_ASKED).unlink()
+        except FileNotFoundError:
+            return None
+        return int(asked)
+
     @property
     def log(self) -> Path:
         return self.path / LOG
@@ -204,12 +223,17 @@ def read_json(path: Path) -> dict[str, object]:
 def _refuse_unless_idle_run(path: Path) -> None:
     if not any((path / mark).exists() for mark in MARKS):
         raise UserError(f"run folder {path}: is not empty and holds no run, so nothing there was touched; give another")
+    if _is_held(path):
+        raise UserError(_busy_message(path))
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a run is writing into the folder now."""
     if not (path / LOCK).exists():
-        return
+        return False
     descriptor = os.open(path / LOCK, os.O_RDWR)
     try:
-        if not _try_lock(descriptor):
-            raise UserError(_busy_message(path))
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
 

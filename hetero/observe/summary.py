@@ -81,6 +81,8 @@ class Summary:
     mode: str = "sync"
     staleness: Mapping[str, object] = field(default_factory=dict)
     snapshots: Mapping[str, object] = field(default_factory=dict)
+    servers: tuple[Mapping[str, object], ...] = ()
+    recoveries: tuple[Mapping[str, object], ...] = ()
     bytes: Mapping[str, int] = field(default_factory=dict)
     peak_rss_bytes: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, float] = field(default_factory=dict)
@@ -122,7 +124,8 @@ class Summary:
         try:
             baseline = kept.pop("baseline", None)
             kept["baseline"] = None if baseline is None else Baseline(**baseline)  # type: ignore[arg-type]
-            kept["warnings"] = tuple(kept.get("warnings", ()))  # type: ignore[arg-type]
+            for name in ("warnings", "recoveries", "servers"):
+                kept[name] = tuple(kept.get(name, ()))  # type: ignore[arg-type]
             return Summary(**kept)  # type: ignore[arg-type]
         except TypeError as error:
             raise DataError(f"{path}: is no summary of a run ({error})") from error

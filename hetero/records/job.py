@@ -137,6 +137,14 @@ class RoleSpec:
     threads: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersAt:
+    """From `step` steps on there are to be `count` servers."""
+
+    step: int
+    count: int
+
+
 class DiskIo(Enum):
     """DIRECT passes the system's page cache by, so that a memory budget is kept; CACHED goes through it."""
 
@@ -203,7 +211,8 @@ class JobSpec:
     window: steps for which towers lease rows (`sync` only), or AUTO_WINDOW; 0 pulls and pushes every step.
     window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
     and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO. storage: None keeps all rows in
-    memory. clock: days, for policies that count them.
+    memory. clock: days, for policies that count them. server_schedule: changes of the number of servers while training
+    goes on, by ascending step.
     """
 
     name: str
@@ -231,3 +240,4 @@ class JobSpec:
     deadline_s: float = 20.0
     storage: StorageSpec | None = None
     clock: Clock | None = None
+    server_schedule: tuple[ServersAt, ...] = ()

@@ -108,7 +108,8 @@ class _NumbaLookup:
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
         source = rows.detach().numpy()
         self.width = rows.shape[1]
-        pooled = pooling.pool_forward(source, self.group.pooled, mean=self.mean)
+        threads = torch.get_num_threads()
+        pooled = pooling.pool_forward(source, self.group.pooled, mean=self.mean, threads=threads)
         sequences = [pooling.sequence_forward(source, bags) for bags in self.group.sequences]
         return tuple(torch.from_numpy(array) for array in (pooled, *sequences))
 

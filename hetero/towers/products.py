@@ -9,6 +9,9 @@ from torch import Tensor
 from hetero.hardware.blas import numpy_multiplies_better
 from hetero.kernels.rows import over_rows
 
+_BLOCK_ROWS = 32
+"""Parts are whole panels of a library's inner kernel."""
+
 
 def multiply(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
     """out [n, m] = left [n, k] @ right [k, m]; float32, without gradient, on the CPU; returns `out`.
@@ -22,5 +25,6 @@ def multiply(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
         lambda start, stop: np.matmul(first[start:stop], second, out=result[start:stop]),
         len(first),
         threads=torch.get_num_threads(),
+        block=_BLOCK_ROWS,
     )
     return out

@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero.kernels.xxhash64 import hash_slices, hash_text
+from hetero.kernels.xxhash64 import StreamHash, hash_slices, hash_text
 
 
 def kernel_hashes(values: list[bytes], *, kind: Any) -> list[int]:
@@ -48,3 +48,13 @@ def test_offsets_may_begin_inside_the_data() -> None:
     out = np.empty(1, np.uint64)
     hash_slices(data, np.array([14, 18], np.int32), out)
     assert int(out[0]) == hash_text("this")
+
+
+@given(st.lists(st.binary(max_size=100), max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_parts_of_any_size_hash_as_their_whole(parts: list[bytes]) -> None:
+    stream = StreamHash()
+    for part in parts:
+        stream.update(part)
+        stream.value()  # asking does not change what follows
+    assert stream.value() == xxhash.xxh64_intdigest(b"".join(parts))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hetero.errors import JobError
 from hetero.kernels.mix import mix64_reference
-from hetero.keys.routing import Router, bucket_of, initial_owners, mixed_seeds
+from hetero.keys.routing import Router, Routing, bucket_of, initial_owners, mixed_seeds, writable
 from hetero.records import GroupSpec, InitSpec, KeySet, RowOptimizerSpec, TableSpec
 from tests.support.crafted_keys import keys_with_hashes
 
@@ -121,3 +121,51 @@ def test_owners_are_runs_of_nearly_equal_length(log_buckets: int, servers: int) 
 def test_buckets_are_a_power_of_two(buckets: int) -> None:
     with pytest.raises(JobError, match=f"buckets: {buckets} is no power of two"):
         initial_owners(buckets, 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 8), st.lists(st.integers(1, 20), min_size=1, max_size=6))
+def test_servers_change_balanced_with_every_bucket_owned_once_and_few_moved(
+    log_buckets: int, counts: list[int]
+) -> None:
+    buckets = 1 << log_buckets
+    counts = [min(count, buckets) for count in counts]
+    routing = Routing.first(buckets=buckets, servers=counts[0])
+    for version, servers in enumerate(counts[1:], start=1):
+        then = routing.resized(servers)
+        assert (then.version, then.servers, then.owners.dtype.name) == (version, servers, "int32")
+        held = np.bincount(then.owners, minlength=servers)
+        assert held.sum() == buckets  # of every bucket one owner
+        assert held.max() - held.min() <= 1
+        moved = int((then.owners != routing.owners).sum())
+        assert moved == fewest_moves(np.bincount(routing.owners, minlength=servers), servers, buckets)
+        np.testing.assert_array_equal(then.owners, routing.resized(servers).owners)
+        routing = then
+
+
+def fewest_moves(held: np.ndarray, servers: int, buckets: int) -> int:
+    """Of all ways to say who has one bucket more, the one in which those that stay keep most."""
+    base, extra = divmod(buckets, servers)
+    one_more_helps = int((held[:servers] > base).sum())
+    return buckets - int(np.minimum(held[:servers], base).sum()) - min(one_more_helps, extra)
+
+
+def test_servers_that_stay_hand_buckets_to_new_ones_only() -> None:
+    routing = Routing.first(buckets=64, servers=2).resized(4)
+    assert [routing.owners[bucket] for bucket in (0, 15, 16, 31, 32, 47, 48, 63)] == [0, 0, 2, 2, 1, 1, 3, 3]
+    assert set(routing.resized(1).owners.tolist()) == {0}
+
+
+def test_owners_of_another_process_are_taken_as_kernels_take_them() -> None:
+    owners = initial_owners(64, 3)
+    owners.flags.writeable = False
+    own = writable(owners)
+    assert own.flags.writeable
+    np.testing.assert_array_equal(own, owners)
+    Router(GROUPS, 64, owners).route(some_keys(10))
+
+
+@pytest.mark.parametrize("servers", [0, 65])
+def test_servers_are_from_one_to_the_buckets(servers: int) -> None:
+    with pytest.raises(JobError, match=rf"{servers} servers for 64 buckets; take 1 to 64"):
+        Routing.first(buckets=64, servers=2).resized(servers)

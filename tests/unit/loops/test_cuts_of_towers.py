@@ -64,7 +64,9 @@ class Watched:
         if rank == 0:
             self.servers += [Copied(server) for server in servers]
         rule = CutRule(SnapshotSpec(every_steps=self.at) if rank == 0 else SnapshotSpec())
-        return TowerCuts(rule=rule, group=group, servers=self.servers, taken=lambda taken: self.note(rank, taken))
+        return TowerCuts(
+            rule=rule, group=group, servers=lambda: self.servers, taken=lambda taken: self.note(rank, taken)
+        )
 
     def separate(self, rank: int, group: TowerGroup, servers: list[RowServer]) -> Cuts:
         if rank == 0:

@@ -44,7 +44,8 @@ def test_nor_in_other_modes_of_one_tower(tmp_path: Path, mode: Mode) -> None:
     job = replace(job, groups=(replace(job.groups[0], optimizer=job.groups[1].optimizer), job.groups[1]))
     whole, parts = finish(job, in_process=True), finish(tiered(job, tmp_path), in_process=True)
     np.testing.assert_array_equal(parts.outcome.losses, whole.outcome.losses)
-    assert parts.report.tiers["ssd_hits"] > 0
+    assert parts.report.tiers["ssd_rows"] > 0
+    assert parts.report.tiers["ssd_hits"] > 0 or mode is Mode.GEO  # there a tower pulls a row once, when it is new
 
 
 @pytest.mark.slow

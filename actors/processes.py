@@ -1,0 +1,83 @@
+"""Processes of actors: where they run, and ending one for certain, whatever state it is in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import psutil
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+_END_S = 10.0
+_LOOK_EVERY_S = 0.05
+_TITLE = "ray::"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process of an actor. node: Ray's id of the node it is on."""
+
+    pid: int
+    node: str
+
+
+def live_nodes() -> dict[str, float]:
+    """CPUs of every node of the cluster that is alive, by its id."""
+    nodes = cast(Any, ray).nodes()
+    return {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in nodes if node["Alive"]}
+
+
+def nodes_of(placement: PlacementGroup) -> dict[int, str]:
+    """The node of every bundle."""
+    table = cast(Any, ray).util.placement_group_table(placement)
+    return {int(bundle): str(node) for bundle, node in table["bundles_to_node_id"].items()}
+
+
+def end_process(process: Process) -> None:
+    """Kill an actor's process with SIGKILL, which reaches a stopped one too, and wait until it is gone.
+
+    Does nothing where its node is gone. Raises nothing: Ray's own end of the actor comes besides.
+    """
+    with contextlib.suppress(Exception):
+        if process.node not in live_nodes():
+            return
+        if process.node == ray.get_runtime_context().get_node_id():
+            kill_worker(process.pid)
+            return
+        there = NodeAffinitySchedulingStrategy(process.node, soft=False)
+        task = cast(Any, ray.remote(kill_worker)).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        ray.get(task.remote(process.pid), timeout=_END_S)
+
+
+def end_here(processes: Iterable[Process]) -> None:
+    """End those that are on this node; of others Ray takes care. Raises nothing."""
+    with contextlib.suppress(Exception):
+        node = ray.get_runtime_context().get_node_id()
+        for process in processes:
+            if process.node == node:
+                kill_worker(process.pid)
+
+
+def kill_worker(pid: int) -> None:
+    """Kill a Ray worker of this machine and wait until it is gone; another process that has its number stays."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if not _is_worker(process):
+            return
+        os.kill(pid, signal.SIGKILL)
+        deadline_t = time.monotonic() + _END_S
+        while _is_worker(process) and time.monotonic() < deadline_t:
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+        return False
+    return bool(process.cmdline()) and process.cmdline()[0].startswith(_TITLE)
