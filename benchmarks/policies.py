@@ -29,6 +29,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "criteo_like_dlrm.yaml"
 DATA = Path("data/benchmarks")
 WINDOW = 8
 EVERY = "every key at once"
+WEIGHTS, LAZY = "with weights of dim 1 beside", "with weights, vectors from score 0.3 on"
 WIDE = "{name: wide, dim: 1, optimizer: {name: rowwise_adagrad, lr: 0.01}}"
 DEEP = "name: deep, dim: 16, optimizer: {name: rowwise_adagrad, lr: 0.01}"
 POLICIES: Mapping[str, tuple[str, ...]] = {
@@ -37,8 +38,8 @@ POLICIES: Mapping[str, tuple[str, ...]] = {
     "admitted when seen in 3 steps": ("tables[0].admission={after: 3}",),
     "admitted when seen in 5 steps": ("tables[0].admission={after: 5}",),
     "admitted with probability 0.3": ("tables[0].admission={probability: 0.3}",),
-    "with weights of dim 1 beside": (f"tables=[{WIDE}, {{{DEEP}}}]",),
-    "with weights, vectors from score 0.3 on": (f"tables=[{WIDE}, {{{DEEP}, admission: {{score: 0.3}}}}]",),
+    WEIGHTS: (f"tables=[{WIDE}, {{{DEEP}}}]",),
+    LAZY: (f"tables=[{WIDE}, {{{DEEP}, admission: {{score: 0.3}}}}]",),
     "dropped below score 0.25 each day": ("tables[0].eviction={min_score: 0.25}",),
     "seen in 2 steps, and dropped below 0.25": (
         "tables[0].admission={after: 2, forget_days: 1}",
@@ -94,6 +95,10 @@ def main() -> int:
     saved = 1 - twice.memory_bytes / whole.memory_bytes
     report.check("admission when seen in 2 steps: share of memory saved", saved, at_least=0.3)
     report.check("admission when seen in 2 steps: AUC lost", whole.auc - twice.auc, at_most=0.005)
+    beside, lazy = runs[WEIGHTS], runs[LAZY]
+    saved = 1 - lazy.memory_bytes / beside.memory_bytes
+    report.check(f"{LAZY}: share of memory saved, of {WEIGHTS}", saved, at_least=0.2)
+    report.check(f"{LAZY}: AUC lost", beside.auc - lazy.auc, at_most=0.005)
     return finish(report, options)
 
 
