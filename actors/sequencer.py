@@ -140,7 +140,7 @@ class SequencerActor:
                     return Turn.WAIT
                 self._news.wait(timeout=left)
             window = queue.popleft()
-            if not window.specs:
+            if window.is_last:
                 self._given_back.add(tower)
             self._news.notify_all()
             return window
@@ -199,7 +199,7 @@ class SequencerActor:
             while not ended:
                 with self._clock.span(Span.KEYS_WINDOW):
                     windows = cutter.build()
-                ended = not windows[0].specs
+                ended = windows[0].is_last
                 with self._news:
                     while phase == self._phase and any(len(queue) >= _WINDOWS_READY for queue in self._windows):
                         self._news.wait(timeout=_LONGEST_WAIT_S)

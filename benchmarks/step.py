@@ -279,7 +279,7 @@ def row_optimizer(workload: Workload, rates: Rates) -> Piece:
 
     def ours(number: int) -> None:
         workload.leased.weights(workload.slots[number])
-        workload.leased.update(workload.slots[number], gradients[number].numpy())
+        workload.leased.update(workload.slots[number], gradients[number].numpy(), step=0)
 
     unique = len(slots[0])
     moved = 4 * unique * (2 * DIM + 2 * (DIM + 1) + DIM)

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.kernels import zipf_ids
 from hetero.exchange.client import PushSummary
 from hetero.exchange.dense_sides import ReplicatedDense
-from hetero.exchange.leases import LeasedGroup
+from hetero.exchange.leased_group import LeasedGroup
 from hetero.exchange.traffic import Traffic
 from hetero.hardware.heap import keep_freed_memory
 from hetero.keys.dedup import Deduplicator
@@ -149,7 +149,7 @@ class _Leased:
         return (self._group.weights(self._slots),)
 
     def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        return PushSummary(rejected=len(self._group.update(self._slots, gradients[0])), examples=())
+        return PushSummary(rejected=len(self._group.update(self._slots, gradients[0], step=0)), examples=())
 
     def deliver(self, steps: int) -> PushSummary:
         return self.finish()

@@ -13,6 +13,8 @@ touch, which train on the same rows in turn, 8 steps at a time. One holds everyt
 2% of those rows; the rest is on SSD, cold or warm. The rows of a window of 8
 steps are with the tower, in all of them. Beside its rows a budget holds the index and the buffers, as given in the
 table. Losses are compared bit for bit.
+
+Prediction: a run from empty tables, and what `hetero tiers` says of it from a tenth of the keys.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import torch
 
 from benchmarks.report import Report, add_arguments, finish
 from benchmarks.tier_peers import BINDINGS, measure_peer
+from benchmarks.tier_prediction import measure_prediction
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.recovery import recover
 from hetero.embedding.ssd.rows import DEFAULT_THREADS, SsdRows
@@ -89,7 +92,7 @@ def main() -> int:
     return finish(report, options)
 
 
-def _row(report: Report, what: str, **figures: object) -> None:
+def _row(report: Report, what: object, **figures: object) -> None:
     names = ("MB_per_s", "rows_per_s", "ratio", "memory_hits", "ssd_bytes_per_sample", "write_amplification")
     report.add(what=what, **{name: figures.get(name, "") for name in names})
 
@@ -333,6 +336,9 @@ def measure_training(report: Report, folder: Path, *, quick: bool) -> None:
         for name in jobs if number % 2 else reversed(jobs):
             seconds[name].append(trainers[name].train(CHUNK_STEPS))
     whole = trainers["all in memory"]
+    predicted = replace(jobs["10% in memory, warm"], max_steps=CHUNK_STEPS * rounds)
+    for figures in measure_prediction(report, predicted, memory_bytes=memory_for(job, rows=rows // 5, of=rows)):
+        _row(report, **figures)
     for name, trainer in trainers.items():
         _training_row(report, name, trainer, seconds[name], seconds["all in memory"], rows=rows, before=before[name])
         if trainer is not whole:

@@ -25,6 +25,7 @@ def check(job: Job) -> list[Problem]:
         *_roles(job),
         *_modes(job),
         *_storage(job),
+        *_policies(job),
         *_server_schedule(job),
     ]
 
@@ -49,6 +50,21 @@ def _storage(job: Job) -> Iterator[Problem]:
         )
 
 
+def _policies(job: Job) -> Iterator[Problem]:
+    for number, table in enumerate(job.tables):
+        for name, section in (("admission", table.admission), ("eviction", table.eviction)):
+            path: Path = ("tables", number, name)
+            if section is not None and job.train.mode == "geo":
+                yield Problem(path, "towers train copies of their own in train.mode `geo`; use another mode")
+        admission = table.admission
+        counts = admission is not None and (admission.forget_days is not None or admission.score is not None)
+        if (counts or table.eviction is not None) and job.train.day_steps is None:
+            yield Problem(
+                ("tables", number, "eviction" if table.eviction else "admission"),
+                "counts days, and train.day_steps does not say how many steps a day has; give it",
+            )
+
+
 def _server_schedule(job: Job) -> Iterator[Problem]:
     path: Path = ("roles", "servers", "schedule")
     if not job.roles.servers.schedule:
@@ -58,6 +74,12 @@ def _server_schedule(job: Job) -> Iterator[Problem]:
             path,
             "is given, and storage.memory_bytes too: rows on SSD do not tell what changed since they were copied to "
             "another server; leave one of them out",
+        )
+    if any(table.admission or table.eviction for table in job.tables):
+        yield Problem(
+            path,
+            "is given, and a table has admission or eviction: what policies count of keys without rows stays on its "
+            "server; leave one of them out",
         )
     if job.train.mode in ("async", "geo"):
         yield Problem(

@@ -28,6 +28,7 @@ from pipelines.output import (
     show_error,
     traceback_kept_in,
 )
+from pipelines.tier_commands import tiers
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -278,6 +279,7 @@ def evaluate(
 app.command()(sample)
 app.command()(drill)
 add_model_commands(app)
+app.command()(tiers)
 
 
 @app.command()

@@ -14,9 +14,10 @@ from hetero.checkpoint.tensors import DENSE, read_tensors
 from hetero.data.id_kinds import Reading, keys_of_value, settled_features
 from hetero.errors import DataError, UserError
 from hetero.keys.routing import bucket_of, initial_owners, mixed_seeds
-from hetero.optim.definition import row_width, state_parts
+from hetero.optim.definition import group_width, state_parts
 from hetero.records import F32, GroupSpec, JobSpec, KeySet, TableSpec
 from pipelines.models import SNAPSHOTS, Model, find_model
+from pipelines.policy_view import absence, row_story
 
 _KEYS = 1 << 64
 
@@ -148,7 +149,7 @@ def _model_view(found: Model) -> ModelView:
 
 
 def _group_view(group: GroupSpec, rows: int) -> GroupView:
-    width = row_width(group.optimizer, group.dim)
+    width = group_width(group)
     return GroupView(
         tables=tuple(table.name for table in group.tables),
         dim=group.dim,
@@ -171,7 +172,7 @@ def _table_view(found: Model, name: str) -> TableView:
         buckets = bucket_of(keys, seeds=mixed_seeds(spec.groups), buckets=spec.buckets)
         rows_of_bucket += np.bincount(buckets, minlength=spec.buckets)
         norms.append(np.linalg.norm(part.rows[mine, : group.dim], axis=1).astype(np.float32))
-    lengths, width = np.concatenate(norms), row_width(group.optimizer, group.dim)
+    lengths, width = np.concatenate(norms), group_width(group)
     owners = initial_owners(spec.buckets, spec.servers.count)
     return TableView(
         path=str(found.path),
@@ -244,6 +245,9 @@ def _row_view(found: Model, group: GroupSpec, table: TableSpec, reading: Reading
     keys = KeySet(np.array([table.index], np.uint16), np.array([key], np.uint64))
     bucket = int(bucket_of(keys, seeds=mixed_seeds(spec.groups), buckets=spec.buckets)[0])
     chunk = there.row
+    story = None
+    if chunk is not None and group.eviction is not None:
+        story = row_story(found.snapshot(), spec, group, keys=keys, row=chunk.rows)
     return RowView(
         table=table.name,
         key=key,
@@ -254,10 +258,10 @@ def _row_view(found: Model, group: GroupSpec, table: TableSpec, reading: Reading
         held=chunk is not None,
         weights=None if chunk is None else tuple(chunk.rows[0, : group.dim].tolist()),
         state=None if chunk is None else _state(group, chunk.rows[0]),
-        statistics=None if chunk is None else {name: values[0].item() for name, values in chunk.statistics.items()},
+        statistics=story.statistics if story else None if chunk is None else {},
         file=there.file,
-        came=_came(found, table, key, there),
-        why=_why(found, table, there),
+        came=story.came if story else _came(found, table, key, there),
+        why=story.why if story else _why(found, group, table, key, there),
     )
 
 
@@ -300,9 +304,12 @@ def _earlier(found: Model) -> Iterator[Snapshot]:
             yield snapshot
 
 
-def _why(found: Model, table: TableSpec, there: FoundRow) -> str:
+def _why(found: Model, group: GroupSpec, table: TableSpec, key: int, there: FoundRow) -> str:
     if there.row is not None:
         return f"a batch of training looked it up; {table.name} has no policy that drops rows, so it stays"
+    absent = absence(found.snapshot(), found.spec, group, table, key)
+    if absent is not None:
+        return absent
     if there.deleted:
         return f"it was dropped: {there.snapshot} lists it among the deleted"
     step = found.snapshot().manifest.step

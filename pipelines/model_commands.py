@@ -1,4 +1,4 @@
-"""Commands over trained models: predict, export, inspect. `pipelines.cli` adds them to the command line."""
+"""Commands over trained models: predict, export, inspect, shrink. `pipelines.cli` adds them to the command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ModelPath = Annotated[
 
 
 def add_model_commands(app: typer.Typer) -> None:
-    """Add predict, export and inspect to the command line."""
-    for command in (predict, export, inspect):
+    """Add predict, export, inspect and shrink to the command line."""
+    for command in (predict, export, inspect, shrink):
         app.command()(command)
 
 
@@ -116,3 +116,31 @@ def inspect(
     with output.console.status("reading"):
         view = inspect_model(model, table=table, key=key)
     output.result(to_dict(view), shown=view_report(view))
+
+
+def shrink(
+    model: ModelPath,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder to make, inside the run. Without it, rows are only counted."),
+    ] = None,
+    day: Annotated[
+        int | None, typer.Option("--day", metavar="N", help="The day that begins. Default: the one after the model's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop rows that the tables' policies (tables[*].eviction) let go when a day begins, without training.
+
+    [bold]Examples[/]
+
+    [cyan]hetero shrink runs/demo[/]
+
+    [cyan]hetero shrink runs/demo --day 40 --out runs/demo/shrunk[/]
+    """
+    from pipelines.model_report import shrunk_report
+    from pipelines.shrink import shrink_model
+
+    output = Output(as_json=as_json)
+    with output.console.status("reading"):
+        report = shrink_model(model, output=out, day=day)
+    output.result(report.to_dict(), shown=shrunk_report(report))

@@ -13,6 +13,7 @@ from pipelines.export import Exported
 from pipelines.inspection import KeyView, ModelView, RowView, TableView, View
 from pipelines.predict import Predicted
 from pipelines.report import size
+from pipelines.shrink import ShrinkReport
 
 _MOST_VALUES = 8
 
@@ -64,6 +65,20 @@ def _model(view: ModelView) -> RenderableType:
             size(group.bytes),
         )
     return Group(_facts(facts), table)
+
+
+def shrunk_report(report: ShrinkReport) -> RenderableType:
+    """What was dropped, by table."""
+    facts = [
+        ("model", f"{report.model}, trained up to day {report.model_day}"),
+        ("day", f"{report.day} begins"),
+        ("written to", report.folder or "nowhere: rows were only counted"),
+    ]
+    for table, rows in report.rows.items():
+        reasons = report.dropped.get(table, {})
+        told = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons.items()) or "nothing"
+        facts.append((table, f"{rows:,} rows stay; went: {told}"))
+    return _facts(facts)
 
 
 def _table(view: TableView) -> RenderableType:

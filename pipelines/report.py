@@ -146,7 +146,8 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
         yield (
             "rows found in memory",
             f"{tiers['memory_hit_rate']:.1%} of those asked for; {tiers['memory_rows']:,.0f} rows are in memory, "
-            f"{tiers['ssd_rows']:,.0f} on SSD",
+            f"{tiers['ssd_rows']:,.0f} on SSD"
+            + (f"; predicted {tiers['predicted_memory_hit_rate']:.1%}" if "predicted_memory_hit_rate" in tiers else ""),
         )
         yield (
             "SSD a row trained",
@@ -154,12 +155,28 @@ def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
             f"({tiers['write_amplification']:.2f} times the rows evicted)",
         )
     yield "rows in the tables", f"{sum(summary.rows.values()):,}"
+    if summary.policies:
+        yield from _policies(summary.policies)
     if summary.peak_rss_bytes:
         peaks = sorted(summary.peak_rss_bytes.items(), key=lambda item: -item[1])
         yield "peak memory", ", ".join(f"{role} {size(peak)}" for role, peak in peaks[:4])
     yield "rows left out as malformed", f"{summary.malformed:,}"
     if summary.rejected_gradients:
         yield "gradients rejected", ", ".join(f"{name} {n:,}" for name, n in summary.rejected_gradients.items())
+
+
+def _policies(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Keys that wait, and rows that went, by reason."""
+    reasons: dict[str, int] = {}
+    for name, count in counts.items():
+        reason, is_of_table, _ = name.partition("/")
+        if is_of_table:
+            reasons[reason] = reasons.get(reason, 0) + count
+    forgotten = reasons.pop("forgotten", 0)
+    yield "keys that wait for a row", f"{counts['waiting']:,}, {forgotten:,} more were forgotten"
+    if reasons:
+        told = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons.items())
+        yield "rows dropped", f"{sum(reasons.values()):,}: {told}"
 
 
 def _time(summary: Summary) -> RenderableType:

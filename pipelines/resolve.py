@@ -11,14 +11,18 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero.records import (
     AUTO_WINDOW,
+    AdmissionSpec,
+    Clock,
     DataSpec,
     DenseFeature,
     DenseTransform,
+    EvictionSpec,
     GroupSpec,
     InitSpec,
     JobSpec,
@@ -38,7 +42,7 @@ from hetero.records import (
 from pipelines.checks import logical_tables
 from pipelines.problems import Problem, job_problems
 from pipelines.run_schema import Role, Storage
-from pipelines.schema import Dense, RowOptimizerSection, Sparse, Table
+from pipelines.schema import Admission, Dense, Eviction, RowOptimizerSection, Sparse, Table
 
 if TYPE_CHECKING:
     from pipelines.job import Job
@@ -85,6 +89,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         server_schedule=tuple(ServersAt(step=at.step, count=at.count) for at in job.roles.servers.schedule),
         deadline_s=job.run.deadline_s,
         storage=_storage(job.storage),
+        clock=Clock(day_steps=job.train.day_steps) if job.train.day_steps else None,
         warm_start=_warm_start(job, groups),
         snapshots=SnapshotSpec(
             every_steps=job.snapshots.every_steps,
@@ -255,19 +260,39 @@ def _storage(storage: Storage) -> StorageSpec | None:
 
 
 def _groups(job: Job) -> tuple[GroupSpec, ...]:
-    """Logical tables numbered in job order, and fused where dim, optimizer and first values agree."""
+    """Logical tables numbered in job order, and fused where dim, optimizer, first values and policies agree."""
     from hetero.kernels.xxhash64 import hash_text
 
-    fused: dict[tuple[int, RowOptimizerSpec, InitSpec], list[TableSpec]] = {}
+    fused: dict[GroupSpec, list[TableSpec]] = {}
     for index, (number, owner) in enumerate(logical_tables(job)):
         table = job.tables[number]
         name = f"{table.name}/{owner}"
-        policy = (table.dim, _row_optimizer(table.optimizer), InitSpec(kind=table.init.kind, scale=table.init.scale))
-        fused.setdefault(policy, []).append(TableSpec(index=index, name=name, seed=hash_text(f"{job.seed}/{name}")))
-    return tuple(
-        GroupSpec(dim=dim, optimizer=optimizer, init=init, tables=tuple(tables))
-        for (dim, optimizer, init), tables in fused.items()
+        alike = GroupSpec(
+            dim=table.dim,
+            optimizer=_row_optimizer(table.optimizer),
+            init=InitSpec(kind=table.init.kind, scale=table.init.scale),
+            tables=(),
+            admission=_admission(table.admission),
+            eviction=_eviction(table.eviction),
+        )
+        fused.setdefault(alike, []).append(TableSpec(index=index, name=name, seed=hash_text(f"{job.seed}/{name}")))
+    return tuple(replace(alike, tables=tuple(tables)) for alike, tables in fused.items())
+
+
+def _admission(section: Admission | None) -> AdmissionSpec | None:
+    """None where every key gets its row at once."""
+    if section is None or 1 in (section.after, section.probability):
+        return None
+    return AdmissionSpec(
+        after=section.after or 1,
+        probability=section.probability or 1.0,
+        score=section.score,
+        forget_days=section.forget_days,
     )
+
+
+def _eviction(section: Eviction | None) -> EvictionSpec | None:
+    return None if section is None else EvictionSpec(**section.model_dump())
 
 
 def _row_optimizer(section: RowOptimizerSection) -> RowOptimizerSpec:

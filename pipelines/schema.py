@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, Strict, field_validator, model_validator
 
 from hetero.records import (
+    DEFAULT_BUCKETS,
     DEFAULT_WINDOW_BYTES,
     DenseTransform,
     Format,
@@ -22,6 +23,7 @@ from hetero.records import (
     Pooling,
     Precision,
 )
+from hetero.records.policies import LEAST_PROBABILITY
 from pipelines.values import (
     Beta,
     Count,
@@ -39,6 +41,8 @@ from pipelines.values import (
 DEFAULT_WINDOW: Literal["auto"] = "auto"
 DEFAULT_STALENESS = {"bounded": 4, "geo": 100}
 GEO_SCALES = ("1", "1/towers")
+LEAST_CAPACITY = 16 * DEFAULT_BUCKETS
+"""A table's capacity is kept bucket by bucket; with fewer rows a bucket, chance would decide what goes."""
 
 
 def _scale(value: object) -> object:
@@ -196,6 +200,43 @@ class Init(Section):
     scale: NotNegative = 0.01
 
 
+class Admission(Section):
+    """When a key gets a row. after: in the step that sees it for the n-th time, up to 1000. probability: instead, of
+    getting it in a step that sees it, by a hash, from 0.01. score: instead, when a day begins, of 0.1 a show and 1 a
+    click, up to 100: lazy wide vectors, beside a table of dim 1. forget_days: a key without a row that was not seen
+    for so many days (train.day_steps) is counted anew; null remembers all."""
+
+    after: Annotated[int, Strict(), Field(ge=1, le=1000)] | None = None
+    probability: Annotated[float, Strict(), Field(ge=LEAST_PROBABILITY, le=1)] | None = None
+    score: Annotated[float, Strict(), Field(ge=0.1, le=100)] | None = None
+    forget_days: Annotated[int, Strict(), Field(ge=1, le=60)] | None = None
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Admission:
+        if sum(rule is not None for rule in (self.after, self.probability, self.score)) != 1:
+            raise ValueError("give `after`, `probability` or `score`, one of them")
+        return self
+
+
+class Eviction(Section):
+    """Which rows are dropped when a day begins (train.day_steps): expire_days: not seen for more days. min_score: of a
+    lower score. capacity: beyond so many rows of a logical table, the lowest scores first. score: show_weight *
+    (shows - clicks) + click_weight * clicks, both counts multiplied by decay every day."""
+
+    expire_days: Count | None = None
+    min_score: Positive | None = None
+    capacity: Annotated[int, Strict(), Field(ge=LEAST_CAPACITY)] | None = None
+    decay: Annotated[float, Strict(), Field(gt=0, le=1)] = 0.98
+    show_weight: NotNegative = 0.1
+    click_weight: NotNegative = 1.0
+
+    @model_validator(mode="after")
+    def _some_rule(self) -> Eviction:
+        if self.expire_days is None and self.min_score is None and self.capacity is None:
+            raise ValueError("drops nothing; give expire_days, min_score or capacity, or leave eviction out")
+        return self
+
+
 class Table(Section):
     """A template: each feature that uses it gets a logical table `<table>/<feature>` of its own, so that equal ids of
     unlike features never meet in a row; features with `keys_as` share theirs. Logical tables of equal dim, optimizer
@@ -205,6 +246,8 @@ class Table(Section):
     dim: Annotated[int, Strict(), Field(ge=1, le=4096)]
     optimizer: RowOptimizerSection = RowwiseAdagrad()
     init: Init = Init()
+    admission: Admission | None = None
+    eviction: Eviction | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -258,7 +301,8 @@ class Train(Section):
     rows they need, with optimizer state, so that fetching overlaps with training: a number, or `auto`, found from
     measured times and memory; 0 pulls and pushes every step, and is the only choice in other modes. Bits are the same
     for any window. window_bytes: most memory of a tower's leased rows. precision: of the towers' matrix products;
-    `auto` takes bf16 where every tower has it in hardware, else fp32.
+    `auto` takes bf16 where every tower has it in hardware, else fp32. day_steps: steps of a day, the clock of tables'
+    policies; rows are dropped where one begins.
     """
 
     batch_size: Count = 1024
@@ -270,6 +314,7 @@ class Train(Section):
     window: Literal["auto"] | Annotated[int, Strict(), Field(ge=0, le=4096)] = DEFAULT_WINDOW
     window_bytes: Annotated[int, Strict(), Field(ge=1 << 20)] = DEFAULT_WINDOW_BYTES
     precision: Precision = Precision.AUTO
+    day_steps: Count | None = None
 
     @model_validator(mode="before")
     @classmethod

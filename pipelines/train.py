@@ -122,6 +122,7 @@ def fit(
             job, result, folder=folder, placement=placement, start=start, baseline=baseline, started_t=started_t
         )
         _write_spans(events, result.report)
+        _write_drops(events, result.report)
         events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
         summary.write(folder.summary)
         return summary
@@ -312,6 +313,7 @@ def _summary(
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
         tiers=tiers_record(report.tiers, samples=outcome.rows),
+        policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
         malformed=result.malformed,
         rejected_gradients={name: count for name, count in rejected.items() if count},
@@ -380,6 +382,11 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
         for name, steps in outcome.rejected_dense.items()
     ]
     return tuple(found)
+
+
+def _write_drops(events: EventLog, report: RunReport) -> None:
+    for (day, table, reason), rows in report.drops.items():
+        events.event("rows.dropped", role="server", day=day, table=table, reason=reason, rows=rows)
 
 
 def _write_spans(events: EventLog, report: RunReport) -> None:

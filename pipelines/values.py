@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from hetero.errors import UserError
+
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 _SIZE = re.compile(r"([0-9]+) ?(KiB|MiB|GiB|TiB)")
 _POWERS = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
@@ -28,6 +30,14 @@ def _bytes(value: object) -> object:
     """`8GiB` stands for 8 * 2^30."""
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     return value if match is None else int(match[1]) << _POWERS[match[2]]
+
+
+def as_bytes(text: str, *, option: str) -> int:
+    """`8GiB` or a number of bytes given on the command line. Raises UserError for anything else."""
+    value = int(text) if text.isdecimal() else _bytes(text)
+    if not isinstance(value, int):
+        raise UserError(f"{option} {text}: is no size; give one such as 512MiB or 8GiB")
+    return value
 
 
 Text = Annotated[str, Strict(), Field(min_length=1)]

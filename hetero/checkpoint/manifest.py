@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 
 from hetero.errors import DataError
-from hetero.optim.definition import row_width
+from hetero.optim.definition import group_width
 from hetero.records import JobSpec
 
 FORMAT = 3
@@ -28,10 +28,12 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class FileKind(Enum):
-    """What a file of a snapshot holds: rows; keys deleted since the base; tensors; one JSON object."""
+    """What a file of a snapshot holds: rows; keys deleted since the base; keys without rows, with a word each that
+    policies need; tensors; one JSON object."""
 
     ROWS = "rows"
     TOMBSTONES = "tombstones"
+    WORDS = "words"
     TENSORS = "tensors"
     STATE = "state"
 
@@ -94,7 +96,7 @@ class JobRecord:
         groups = tuple(
             GroupRecord(
                 dim=group.dim,
-                width=row_width(group.optimizer, group.dim),
+                width=group_width(group),
                 optimizer=group.optimizer.kind.value,
                 tables=tuple(
                     TableRecord(index=table.index, name=table.name, seed=table.seed) for table in group.tables
@@ -209,7 +211,7 @@ def _entry(record: dict[str, Any]) -> FileEntry:
 
 def _told(group: GroupRecord) -> str:
     tables = ", ".join(f"{table.name} (number {table.index}, seed {table.seed})" for table in group.tables)
-    return f"dim {group.dim} with {group.optimizer} of {tables}"
+    return f"dim {group.dim} with {group.optimizer}, {group.width} floats a row, of {tables}"
 
 
 def _digest(record: dict[str, Any]) -> str:

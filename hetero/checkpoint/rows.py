@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from hetero.checkpoint.manifest import FileEntry, FileKind, JobRecord, Ranges
+from hetero.checkpoint.manifest import FileEntry, FileKind, Ranges
 from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
+from hetero.checkpoint.ranges import bucket_ranges, overlaps
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.storage import Storage, reading
+from hetero.checkpoint.words import load_words, write_words
 from hetero.checkpoint.write_behind import WriteBehind
 from hetero.embedding.cut import RowChunk
+from hetero.embedding.policies.cut import PolicyCut
 from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
@@ -60,6 +63,8 @@ def write_cuts(cuts: Sequence[RowsCut], job: JobSpec, *, folder: str, server: in
     for group, cut in enumerate(cuts):
         files += _write_group(cut, job, group=group, folder=folder, server=server, owners=owners)
         files += _write_deleted(cut, group=group, folder=folder, server=server, owners=owners)
+        if isinstance(cut, PolicyCut):
+            files += write_words(cut.words, group=group, folder=folder, server=server, owners=owners)
     return RowsWritten(files=tuple(files), held=tuple(cut.held for cut in cuts))
 
 
@@ -92,7 +97,7 @@ def _write_group(
             xxh64=sinks[part].written().xxh64,
             rows=rows[part],
             group=group,
-            buckets=_ranges(np.flatnonzero(part_of == part)),
+            buckets=bucket_ranges(np.flatnonzero(part_of == part)),
         )
         for part in range(parts)
     )
@@ -115,7 +120,7 @@ def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners
             xxh64=written.xxh64,
             rows=rows,
             group=group,
-            buckets=_ranges(np.flatnonzero(owners == server)),
+            buckets=bucket_ranges(np.flatnonzero(owners == server)),
         ),
     )
 
@@ -139,6 +144,7 @@ def read_rows(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serve
     for group, store in enumerate(stores):
         entries = [entry for _, entry in wanted if entry.group == group and entry.kind is FileKind.ROWS]
         store.reserve(int(sum(entry.rows * _share(entry.buckets, owners, server) for entry in entries)))
+    load_words(stores, job, snapshot, server=server, owners=owners)
     for entry, chunk in _read_ahead(wanted):
         _load(stores[entry.group or 0], job, chunk, entry, server=server, owners=owners)
     return sum(store.count() for store in stores)
@@ -205,15 +211,6 @@ def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChu
         raise DataError(f"{path}: holds {seen} rows, the manifest says {entry.rows}")
 
 
-def overlaps(ranges: Ranges, record: JobRecord, mine: np.ndarray) -> bool:
-    """Whether a file with these ranges, of a snapshot of `record`, may hold rows of the buckets marked in `mine`, bool
-    [buckets]."""
-    finest = max(record.buckets, len(mine))
-    spread = np.repeat(mine, finest // len(mine))
-    scale = finest // record.buckets
-    return any(bool(spread[start * scale : stop * scale].any()) for start, stop in ranges)
-
-
 def _load(store: Rows, job: JobSpec, chunk: RowChunk, entry: FileEntry, *, server: int, owners: I32) -> None:
     owner = np.empty(len(chunk.keys), np.int32)
     shift = np.uint64(65 - job.buckets.bit_length())
@@ -226,12 +223,3 @@ def _load(store: Rows, job: JobSpec, chunk: RowChunk, entry: FileEntry, *, serve
         store.delete_rows(keys)
     else:
         store.load_rows(keys, rows)
-
-
-def _ranges(buckets: np.ndarray) -> Ranges:
-    """Ascending numbers as runs [start, stop)."""
-    if not len(buckets):
-        return ()
-    breaks = np.flatnonzero(np.diff(buckets) != 1) + 1
-    runs = np.split(buckets, breaks)
-    return tuple((int(run[0]), int(run[-1]) + 1) for run in runs)

@@ -16,6 +16,7 @@ from hetero.checkpoint.manifest import MANIFEST, FileKind, GroupRecord
 from hetero.checkpoint.rows import read_part
 from hetero.checkpoint.search import latest_good
 from hetero.checkpoint.snapshot import Snapshot
+from hetero.embedding.policies.days import bare
 from hetero.embedding.rows import Rows
 from hetero.embedding.store import Create
 from hetero.errors import DataError, UserError
@@ -26,11 +27,12 @@ from hetero.records import F32, I32, JobSpec, KeySet, WarmStartSpec
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A table of the snapshot and its place in the job. whole: rows come with their optimizer state."""
+    """A table of the snapshot and its place in the job. columns: floats of its rows to take: weights, and the
+    optimizer's state where that is the same; statistics begin anew, as their days are another run's."""
 
     group: int
     table: int
-    whole: bool
+    columns: int
 
 
 def open_warm_start(job: JobSpec) -> Snapshot:
@@ -109,17 +111,16 @@ def _moves(theirs: GroupRecord, job: JobSpec) -> dict[int, _Move]:
         if table.name in places and _wanted(table.name, job.warm_start.tables):
             group, index = places[table.name]
             own = job.groups[group]
-            same = (theirs.optimizer, theirs.width) == (own.optimizer.kind.value, row_width(own.optimizer, own.dim))
-            moves[table.index] = _Move(group, index, same)
+            same = theirs.optimizer == own.optimizer.kind.value
+            moves[table.index] = _Move(group, index, row_width(own.optimizer, own.dim) if same else own.dim)
     return moves
 
 
 def _put(store: Rows, job: JobSpec, move: _Move, keys: KeySet, rows: F32) -> None:
-    if not move.whole:
-        dim = job.groups[move.group].dim
-        store.pull(keys, create=Create.YES)
+    if rows.shape[1] != store.width or move.columns != store.width:
+        bare(store).pull(keys, create=Create.YES)
         fresh = store.read_rows(keys).rows
-        fresh[:, :dim] = rows[:, :dim]
+        fresh[:, : move.columns] = rows[:, : move.columns]
         rows = fresh
     store.write_rows(keys, rows)
 

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from hetero.embedding.shards import SHARDS, Shards
-from hetero.errors import ProtocolError
-from hetero.kernels.index import CAPACITY, count_kernel, insert_kernel
-from hetero.kernels.residency import numbers_kernel, set_words_kernel, take_out_kernel, words_kernel
-from hetero.records import F32, I64, U16, U64, KeySet
+from hetero.embedding.key_words import ENTRY_BYTES, KeyWords
+from hetero.errors import LeaseError, ProtocolError
+from hetero.records import I64, U16, U64, KeySet
 
 _USES_SHIFT = 12
-LEASE_BYTES = 20  # the most: 12 of a record and a slot, at 0.8 / 1.5 full
+LEASE_BYTES = ENTRY_BYTES
 MOST_HOLDERS = (1 << _USES_SHIFT) - 1
+NOBODY = 0
 
 
 class LeaseTable:
     """Leased rows by (table, key): 12 bytes and a slot each. seeds, shift: as a store has them."""
 
     def __init__(self, *, seeds: U64, shift: np.uint64) -> None:
-        self._seeds = seeds
-        self._shift = shift
-        self._shards = Shards(width=0, seeds=seeds)
-        self._notes = np.zeros(1, np.uint8)
+        self._held = KeyWords(seeds=seeds, shift=shift)
 
     def __len__(self) -> int:
-        return self._shards.row_count
+        return len(self._held)
 
     @property
     def memory_bytes(self) -> int:
-        return self._shards.memory().total_bytes
+        return self._held.memory_bytes
 
     @staticmethod
     def check_holder(holder: int) -> None:
@@ -39,60 +37,29 @@ class LeaseTable:
 
     def holders(self, keys: KeySet) -> U16:
         """Who holds each row, uint16 [n]; 0 nobody."""
-        return self._words(keys) & np.uint16(MOST_HOLDERS)
+        return self._held.words(keys) & np.uint16(MOST_HOLDERS)
+
+    def check(self, keys: KeySet, *, holder: int, names: Mapping[int, str]) -> None:
+        """Raises LeaseError naming the first row that another than `holder` has. names: of tables, by index."""
+        holders = self.holders(keys)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            at, has = int(strange[0]), int(holders[strange[0]])
+            who = f"tower {has - 1}" if has != NOBODY else "nobody"
+            raise LeaseError(f"key {int(keys.keys[at])} of table {names[int(keys.tables[at])]} is held by {who}")
 
     def uses(self, keys: KeySet) -> np.ndarray:
         """Uses of held rows, uint8 [n]."""
-        return (self._words(keys) >> np.uint16(_USES_SHIFT)).astype(np.uint8)
+        return (self._held.words(keys) >> np.uint16(_USES_SHIFT)).astype(np.uint8)
 
     def add(self, keys: KeySet, *, holder: int, uses: np.ndarray) -> None:
         """Note that `holder` has rows that nobody had. uses: uint8 [n], below 16."""
-        needed = np.zeros(SHARDS, np.uint64)
-        every = np.arange(len(keys), dtype=np.int32)
-        count_kernel(keys.tables, keys.keys, every, self._seeds, self._shift, needed)
-        self._shards.make_room(needed)
-        nothing: F32 = np.zeros(16, np.float32)
-        insert_kernel(
-            keys.tables,
-            keys.keys,
-            every,
-            self._seeds,
-            self._shards.description,
-            self._shift,
-            0,
-            0,
-            0,
-            nothing,
-            0,
-            np.float32(0),
-            np.float32(0),
-            np.uint16(0),
-        )
         words = (np.uint16(holder) | uses.astype(np.uint16) << np.uint16(_USES_SHIFT)).astype(np.uint16)
-        set_words_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)
+        self._held.put(keys, words)
 
     def remove(self, keys: KeySet) -> None:
         """Forget unique rows, all of them held."""
-        of_shard, numbers = np.empty(len(keys), np.int32), np.empty(len(keys), np.int32)
-        description = self._shards.description
-        numbers_kernel(keys.tables, keys.keys, self._seeds, description, self._shift, 0, of_shard, numbers)
-        largest = int(description[:, CAPACITY].max())
-        if largest > len(self._notes):
-            self._notes = np.zeros(largest, np.uint8)
-        notes_at = np.full(SHARDS, self._notes.ctypes.data, np.uint64)
-        order = np.lexsort((-numbers, of_shard))
-        cuts = np.searchsorted(of_shard[order], np.arange(SHARDS + 1))
-        count = len(keys)
-        tables, out, uses = np.empty(count, np.uint16), np.empty(count, np.uint64), np.empty(count, np.uint8)
-        rows = np.empty((count, 0), np.float32)
-        for shard in np.flatnonzero(np.diff(cuts)).tolist():
-            own = numbers[order[cuts[shard] : cuts[shard + 1]]]
-            take_out_kernel(description, shard, 0, self._seeds, notes_at, own, cuts[shard], tables, out, rows, uses)
-
-    def _words(self, keys: KeySet) -> U16:
-        words = np.empty(len(keys), np.uint16)
-        words_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)
-        return words
+        self._held.remove(keys)
 
 
 class ToldLeases:

@@ -7,14 +7,16 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from hetero.embedding.policies.rows import PolicyRows
 from hetero.embedding.resident import ROW_OVERHEAD_BYTES
-from hetero.embedding.rows import Rows
+from hetero.embedding.rows import Rows, TierRows
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.rows import SsdRows
 from hetero.embedding.store import RowStore
@@ -22,7 +24,7 @@ from hetero.embedding.tiered import TieredStore
 from hetero.errors import UserError
 from hetero.kernels.xxhash64 import hash_text
 from hetero.keys.routing import mixed_seeds
-from hetero.optim.definition import row_width
+from hetero.optim.definition import group_width
 from hetero.records import GroupSpec, JobSpec, StorageSpec
 
 _PREFIX = "hetero-rows-"
@@ -34,6 +36,16 @@ _FIXED_BYTES = 2 << 20
 def open_rows(job: JobSpec) -> list[Rows]:
     """The stores of one server, empty. Raises CapacityError for a budget without room for rows, UserError for a
     directory that cannot be used."""
+    return [_with_policies(store, job, group) for store, group in zip(_tiers(job), job.groups, strict=True)]
+
+
+def _with_policies(store: TierRows, job: JobSpec, group: GroupSpec) -> Rows:
+    if group.admission is None and group.eviction is None:
+        return store
+    return PolicyRows(store, group, seeds=mixed_seeds([group]), shift=np.uint64(65 - job.buckets.bit_length()))
+
+
+def _tiers(job: JobSpec) -> Sequence[TierRows]:
     if job.storage is None:
         return [RowStore(group, threads=job.servers.threads, buckets=job.buckets) for group in job.groups]
     for directory in job.storage.directories:
@@ -49,12 +61,12 @@ def open_rows(job: JobSpec) -> list[Rows]:
 def budget_parts(groups: tuple[GroupSpec, ...], total: int) -> list[int]:
     """What each group gets of a budget: some for its buffers, the rest as if all tables had equally many rows."""
     fixed = min(_FIXED_BYTES, total // (2 * len(groups)))
-    sizes = [len(group.tables) * (4 * row_width(group.optimizer, group.dim) + ROW_OVERHEAD_BYTES) for group in groups]
+    sizes = [len(group.tables) * (4 * group_width(group) + ROW_OVERHEAD_BYTES) for group in groups]
     return [fixed + int((total - fixed * len(groups)) * size / sum(sizes)) for size in sizes]
 
 
 def _opened(job: JobSpec, group: GroupSpec, *, storage: StorageSpec) -> TieredStore:
-    width = row_width(group.optimizer, group.dim)
+    width = group_width(group)
     seeds, shift = mixed_seeds([group]), np.uint64(65 - job.buckets.bit_length())
     folders = [_new_folder(Path(directory)) for directory in storage.directories]
     layout = Layout.fitting(

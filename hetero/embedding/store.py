@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from functools import wraps
 from threading import RLock
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from hetero.embedding.answers import MAX_EXAMPLES
+from hetero.embedding.answers import Create as Create
+from hetero.embedding.answers import PushReport as PushReport
+from hetero.embedding.answers import RowsRead as RowsRead
 from hetero.embedding.changes import Changes
 from hetero.embedding.cut import StoreCut
 from hetero.embedding.shards import SHARDS, MemoryUse, Shards
@@ -39,44 +42,15 @@ from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
 from hetero.kernels.loading import load_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.keys.routing import mixed_seeds
-from hetero.optim.definition import KIND, hyper_array, row_width
+from hetero.optim.definition import KIND, group_width, hyper_array
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initializer, KeySet
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_VALUES = {Initializer.ZEROS: ZEROS, Initializer.UNIFORM: UNIFORM, Initializer.NORMAL: NORMAL}
-_MAX_EXAMPLES = 8
 _ROWS_AT_ONCE = 1 << 16
 _SMALLEST_PART = 2048
-
-
-class Create(Enum):
-    """What a pull does about rows that do not exist: make them with their first values, or read zeros."""
-
-    YES = "yes"
-    NO = "no"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushReport:
-    """applied, rejected: rows of a push; rejected ones had a gradient that is not finite. examples: (table, key).
-
-    rejected_at: their positions in the push, int32, ascending.
-    """
-
-    applied: int
-    rejected: int
-    examples: tuple[tuple[str, int], ...]
-    rejected_at: I32 = field(default_factory=lambda: np.empty(0, np.int32), compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RowsRead:
-    """rows float32 [U, W] with optimizer state, zeros where not found; found bool [U]."""
-
-    rows: F32
-    found: np.ndarray
 
 
 def _in_turn(method: Callable[Concatenate[RowStore, P], T]) -> Callable[Concatenate[RowStore, P], T]:
@@ -98,7 +72,7 @@ class RowStore:
     """
 
     def __init__(self, group: GroupSpec, *, threads: int = 1, buckets: int = DEFAULT_BUCKETS) -> None:
-        self.width = row_width(group.optimizer, group.dim)
+        self.width = group_width(group)
         self._group = group
         self._names = {table.index: table.name for table in group.tables}
         self._seeds = mixed_seeds([group])
@@ -153,7 +127,7 @@ class RowStore:
         return PushReport(
             applied=len(keys) - len(rejected),
             rejected=len(rejected),
-            examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:_MAX_EXAMPLES]),
+            examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:MAX_EXAMPLES]),
             rejected_at=rejected,
         )
 
@@ -191,13 +165,38 @@ class RowStore:
         Raises LeaseError when a row is held already; then nothing is leased. Raises ProtocolError for a holder above
         1023, which a record cannot note.
         """
+        return self.lend(keys, holder=holder).rows
+
+    @_in_turn
+    def lend(self, keys: KeySet, *, holder: int) -> RowsRead:
+        """`lease`, telling which of the rows were there before."""
         keys = self._checked(keys)
         if holder > MOST_HOLDERS:
             raise ProtocolError(f"tower {holder - 1} asks for a lease; rows can note {MOST_HOLDERS} holders")
         self.check_free(keys)
-        self._insert_missing(keys)
+        there = self.there(keys)
+        if not there.all():
+            self._insert(keys, np.flatnonzero(~there).astype(np.int32))
         hold_kernel(*self._place(keys), self.width, np.uint16(holder))
-        return self.read_rows(keys).rows
+        return RowsRead(self.read_rows(keys).rows, there)
+
+    @_in_turn
+    def drop_leased(self, keys: KeySet, *, holder: int) -> None:
+        """Forget rows of unique keys that `holder` has. Raises LeaseError when it lacks one; then none is."""
+        self._changes.remove(self._held_by(keys, holder))
+
+    @_in_turn
+    def check_held(self, keys: KeySet, *, holder: int) -> None:
+        """Raises LeaseError naming the first of the rows that `holder` lacks."""
+        self._held_by(keys, holder)
+
+    @_in_turn
+    def there(self, keys: KeySet) -> np.ndarray:
+        """Which of unique keys have rows, bool [n]."""
+        keys = self._checked(keys)
+        there = np.ones(len(keys), np.bool_)
+        there[self._read(keys, np.empty((len(keys), 0), np.float32))] = False
+        return there
 
     @_in_turn
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
@@ -209,13 +208,7 @@ class RowStore:
     @_in_turn
     def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Set rows float32 [U, W] that `holder` has and keeps. Raises LeaseError when it lacks one; then none is."""
-        keys = self._checked(keys)
-        holders = np.empty(len(keys), np.uint16)
-        holders_kernel(*self._place(keys), self.width, holders)
-        strange = np.flatnonzero(holders != holder)
-        if len(strange):
-            raise self._held(keys, holders, int(strange[0]))
-        self.write_rows(keys, rows)
+        self.write_rows(self._held_by(keys, holder), rows)
 
     def scan(self) -> Iterator[tuple[KeySet, F32]]:
         """All rows in parts, shard by shard: keys and float32 [n, W]. Not while other threads call."""
@@ -317,6 +310,16 @@ class RowStore:
             raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
         return KeySet(np.require(tables, None, ("C", "A", "W")), np.require(values, None, ("C", "A", "W")))
 
+    def _held_by(self, keys: KeySet, holder: int) -> KeySet:
+        """The keys as kernels take them. Raises LeaseError when `holder` lacks one."""
+        keys = self._checked(keys)
+        holders = np.empty(len(keys), np.uint16)
+        holders_kernel(*self._place(keys), self.width, holders)
+        strange = np.flatnonzero(holders != holder)
+        if len(strange):
+            raise self._held(keys, holders, int(strange[0]))
+        return keys
+
     def _are_known(self, tables: U16) -> bool:
         first, last = int(tables.min()), int(tables.max())
         return last < len(self._known) and bool(
@@ -363,7 +366,7 @@ class RowStore:
         return np.concatenate([missing for missing, _ in parts]), np.concatenate([rejected for _, rejected in parts])
 
     def _insert_missing(self, keys: KeySet) -> None:
-        missing = self._read(keys, np.empty((len(keys), 0), np.float32))
+        missing = np.flatnonzero(~self.there(keys)).astype(np.int32)
         if len(missing):
             self._insert(keys, missing)
 

@@ -13,45 +13,36 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.lease_table import LeaseTable, ToldLeases
+from hetero.embedding.answers import PushParts
+from hetero.embedding.lease_table import NOBODY, LeaseTable, ToldLeases
 from hetero.embedding.resident import ResidentRows
 from hetero.embedding.shards import MemoryUse
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
 from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
-from hetero.embedding.tier_budget import TierBudget
+from hetero.embedding.tier_budget import SampledBudget, TierBudget
 from hetero.embedding.tier_use import TierCounts, TierUse, added_up
 from hetero.embedding.tiered_cut import TieredCut
-from hetero.errors import CapacityError, LeaseError, ProtocolError
+from hetero.errors import CapacityError, ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
 from hetero.optim.definition import KIND, hyper_array
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U64, GroupSpec, KeySet
 
-MAX_EXAMPLES = 8
 # Evicting some more than needed makes appends larger and the hands' rounds rarer.
 _EXTRA_SHARE = 32
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Answers of a call that works part by part."""
-
-    applied: int = 0
-    rejected: int = 0
-    examples: list[tuple[str, int]] = field(default_factory=list)
-    rejected_at: list[I32] = field(default_factory=list)
 
 
 class TieredStore:
     """The rows of one group on one server, beyond memory. One caller at a time; it owns `ssd`.
 
     memory_bytes: budget of rows, indexes and buffers together. most_rows: in memory, where the budget has room for more
-    (for measurements); it may be set at any time. folders: to be deleted when it is closed.
+    (for measurements). beside_bytes: of the budget, taken by who wraps this store. They may be set at any time, and
+    budget before the first row.
+    folders: to be deleted when it is closed.
     Raises CapacityError when the budget holds no rows at all.
     """
 
@@ -75,7 +66,7 @@ class TieredStore:
         self._leases = LeaseTable(seeds=seeds, shift=shift)
         self._ssd = ssd
         self._seeds = seeds
-        self._budget = TierBudget(
+        self.budget: TierBudget | SampledBudget = TierBudget(
             total_bytes=memory_bytes,
             ssd_bytes=buffer_bytes(ssd.layout),
             width=self.width,
@@ -83,6 +74,7 @@ class TieredStore:
         )
         self._folders = folders
         self.most_rows: int | None = None
+        self.beside_bytes = 0
         self._told = ToldLeases()
         self._hyper = hyper_array(group.optimizer)
         self._counts = TierCounts()
@@ -99,7 +91,7 @@ class TieredStore:
         out = np.empty((len(keys), self._group.dim), np.float32)
 
         def work(start: int, part: KeySet) -> None:
-            self._bring(part)
+            self._bring_or_make(part)
             out[start : start + len(part)] = self._memory.pull(part, create=Create.YES)
             self._settle(part)
 
@@ -111,24 +103,15 @@ class TieredStore:
         keys = self._free(keys)
         if gradients.shape != (len(keys), self._group.dim):
             raise ProtocolError(f"gradients: got shape {gradients.shape}, expected {(len(keys), self._group.dim)}")
-        told = _Parts()
+        told = PushParts()
 
         def work(start: int, part: KeySet) -> None:
-            self._bring(part)
-            report = self._memory.push(part, gradients[start : start + len(part)])
+            self._bring_or_make(part)
+            told.add(self._memory.push(part, gradients[start : start + len(part)]), start=start)
             self._settle(part)
-            told.applied += report.applied
-            told.rejected += report.rejected
-            told.examples += report.examples
-            told.rejected_at.append(report.rejected_at + np.int32(start))
 
         self._by_parts(keys, work)
-        return PushReport(
-            applied=told.applied,
-            rejected=told.rejected,
-            examples=tuple(told.examples[:MAX_EXAMPLES]),
-            rejected_at=np.concatenate([np.empty(0, np.int32), *told.rejected_at]),
-        )
+        return told.report()
 
     def read_rows(self, keys: KeySet) -> RowsRead:
         """Whole rows of unique keys, with optimizer state; creates and moves nothing. Raises LeaseError."""
@@ -137,8 +120,7 @@ class TieredStore:
     def write_rows(self, keys: KeySet, rows: F32) -> None:
         """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError, LeaseError."""
         keys = self._free(keys)
-        if rows.shape != (len(keys), self.width):
-            raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
+        self._check_shape(keys, rows)
 
         def work(start: int, part: KeySet) -> None:
             self._resident.next_turn()
@@ -170,6 +152,10 @@ class TieredStore:
 
         Raises LeaseError when a row is held already; then nothing is leased.
         """
+        return self.lend(keys, holder=holder).rows
+
+    def lend(self, keys: KeySet, *, holder: int) -> RowsRead:
+        """`lease`, telling which of the rows were there before."""
         self._leases.check_holder(holder)
         keys = self._free(keys)
         read = self._memory.read_rows(keys)
@@ -185,12 +171,44 @@ class TieredStore:
         self._counts.ssd += len(missing) - len(fresh)
         self._leases.add(keys, holder=holder, uses=uses)
         self._shrink()
-        return rows
+        there = np.ones(len(keys), np.bool_)
+        there[fresh] = False
+        return RowsRead(rows, there)
+
+    def check_held(self, keys: KeySet, *, holder: int) -> None:
+        """Raises LeaseError naming the first of the rows that `holder` lacks."""
+        self._leases.check(self._memory.checked(keys), holder=holder, names=self._names)
+
+    def drop_leased(self, keys: KeySet, *, holder: int) -> None:
+        """Forget rows of unique keys that `holder` has and that were made for it. Raises LeaseError when it lacks
+        one; then none is."""
+        keys = self._memory.checked(keys)
+        self.check_held(keys, holder=holder)
+        self._leases.remove(keys)
+        self._rows_of -= np.bincount(keys.tables, minlength=len(self._rows_of))
+        if not len(self._leases):
+            self._forget_noted()
+
+    def there(self, keys: KeySet) -> np.ndarray:
+        """Which of unique keys have rows, bool [n]. Those on SSD come to memory, where the call that follows finds
+        and counts them."""
+        keys = self._free(keys)
+        there = np.ones(len(keys), np.bool_)
+
+        def work(start: int, part: KeySet) -> None:
+            nowhere = self._bring(part)
+            there[start + nowhere] = False
+            self._counts.memory -= len(part) - len(nowhere)
+            self._ssd.tick()
+
+        self._by_parts(keys, work)
+        return there
 
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
         keys = self._memory.checked(keys)
-        self._check_holds(keys, rows, holder)
+        self.check_held(keys, holder=holder)
+        self._check_shape(keys, rows)
 
         def work(start: int, part: KeySet) -> None:
             uses = self._leases.uses(part)
@@ -209,7 +227,8 @@ class TieredStore:
         """Take down rows float32 [U, W] that `holder` has and keeps, for the cut that follows. Raises LeaseError when
         it lacks one; then none is."""
         keys = self._memory.checked(keys)
-        self._check_holds(keys, rows, holder)
+        self.check_held(keys, holder=holder)
+        self._check_shape(keys, rows)
         self._ssd.compaction.paused = True
         self._told.add(keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows)))
 
@@ -234,7 +253,7 @@ class TieredStore:
         if len(noted) != len(self._leases):
             raise ProtocolError(
                 f"a snapshot begins while towers hold {len(self._leases)} rows of "
-                f"{self._budget.names} and have told the values of {len(noted)}"
+                f"{self.budget.names} and have told the values of {len(noted)}"
             )
         self._ssd.compaction.paused = True
         try:
@@ -284,7 +303,7 @@ class TieredStore:
 
     def capacity(self) -> int:
         """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        capacity = self._budget.rows(leases=self._leases, index=self._ssd.index)
+        capacity = self.budget.rows(leases=self._leases, index=self._ssd.index, beside=self.beside_bytes)
         return capacity if self.most_rows is None else min(capacity, self.most_rows)
 
     def use(self) -> TierUse:
@@ -294,7 +313,7 @@ class TieredStore:
             memory_rows=self._memory.count(),
             leased_rows=len(self._leases),
             memory_bytes=self.memory().total_bytes,
-            budget_bytes=self._budget.total_bytes,
+            budget_bytes=self.budget.total_bytes,
         )
 
     def close(self) -> None:
@@ -306,17 +325,22 @@ class TieredStore:
 
     def _by_parts(self, keys: KeySet, work: Callable[[int, KeySet], None]) -> None:
         """`work(start, keys)` over parts that fit memory, in order."""
-        size = max(1, min(self._budget.part_rows, self.capacity() // 4))
+        size = max(1, min(self.budget.part_rows, self.capacity() // 4))
         for start in range(0, len(keys), size):
             work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
 
-    def _bring(self, keys: KeySet) -> None:
-        """Let all rows be in memory that exist, and room be there for the others."""
+    def _bring_or_make(self, keys: KeySet) -> None:
+        """`_bring`, and count the others as made, which the caller is about to do."""
+        self._fresh = self._bring(keys)
+        self._count_new(_picked(keys, self._fresh))
+
+    def _bring(self, keys: KeySet) -> I32:
+        """Let all rows be in memory that exist, and room be there for the others; positions of those."""
         self._resident.next_turn()
         missing = self._resident.touch(keys)
         self._counts.memory += len(keys) - len(missing)
         if not len(missing):
-            return
+            return missing
         self._make_room(len(missing))
         found = self._ssd.take(_picked(keys, missing))
         came = np.flatnonzero(found.found)
@@ -325,8 +349,8 @@ class TieredStore:
             coming = _picked(keys, missing[came])
             self._memory.write_rows(coming, found.rows[came])
             self._resident.note(coming, np.minimum(found.uses[came] + 1, MOST_USES).astype(np.uint8))
-        self._count_new(_picked(keys, missing[~found.found]))
-        self._fresh = missing[~found.found]
+        nowhere: I32 = missing[~found.found]
+        return nowhere
 
     def _settle(self, keys: KeySet) -> None:
         """Note the rows that the call has made, and let the disk's work go on."""
@@ -343,8 +367,8 @@ class TieredStore:
             self._evict(over + capacity // _EXTRA_SHARE)
         if self._memory.count() + coming > capacity:
             raise CapacityError(
-                f"rows of {self._budget.names}: one call needs {coming} rows more in memory, the budget of "
-                f"{self._budget.total_bytes} bytes holds {capacity}, of {self._budget.row_bytes:.0f} bytes each; raise "
+                f"rows of {self.budget.names}: one call needs {coming} rows more in memory, the budget of "
+                f"{self.budget.total_bytes} bytes holds {capacity}, of {self.budget.row_bytes:.0f} bytes each; raise "
                 "storage.memory_bytes or roles.servers"
             )
 
@@ -356,7 +380,7 @@ class TieredStore:
             self._evict(over)
 
     def _evict(self, wanted: int) -> None:
-        most = max(1, self._budget.part_rows)
+        most = max(1, self.budget.part_rows)
         while wanted > 0:
             out = self._resident.evict(min(wanted, most))
             if not len(out.keys):
@@ -400,28 +424,16 @@ class TieredStore:
         """The keys as kernels take them. Raises LeaseError for one that is held."""
         keys = self._memory.checked(keys)
         if len(self._leases):
-            holders = self._leases.holders(keys)
-            held = np.flatnonzero(holders)
-            if len(held):
-                raise self._held(keys, int(held[0]), int(holders[held[0]]))
+            self._leases.check(keys, holder=NOBODY, names=self._names)
         return keys
 
-    def _check_holds(self, keys: KeySet, rows: F32, holder: int) -> None:
-        holders = self._leases.holders(keys)
-        strange = np.flatnonzero(holders != holder)
-        if len(strange):
-            raise self._held(keys, int(strange[0]), int(holders[strange[0]]))
+    def _check_shape(self, keys: KeySet, rows: F32) -> None:
         if rows.shape != (len(keys), self.width):
             raise ProtocolError(f"rows: got shape {rows.shape}, expected {(len(keys), self.width)}")
 
     def _forget_noted(self) -> None:
         self._told = ToldLeases()
         self._ssd.compaction.paused = False
-
-    def _held(self, keys: KeySet, position: int, holder: int) -> LeaseError:
-        who = f"tower {holder - 1}" if holder else "nobody"
-        table, key = self._names[int(keys.tables[position])], int(keys.keys[position])
-        return LeaseError(f"key {key} of table {table} is held by {who}")
 
 
 def tier_counts(stores: Sequence[object]) -> dict[str, int]:

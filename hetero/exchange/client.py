@@ -34,7 +34,7 @@ from hetero.exchange.server import RowServer
 from hetero.exchange.traffic import Traffic, bytes_of
 from hetero.keys.routing import Routed, Router, Routing
 from hetero.observe.spans import Span, SpanClock
-from hetero.optim.definition import row_width
+from hetero.optim.definition import lease_width
 from hetero.records import F32, JobSpec, KeySet
 
 
@@ -250,11 +250,11 @@ class ShardedRowClient:
             version = self.routing.version
             return server.lease(LeaseRequest(tower=self._tower, window=window, keys=own, version=version))
 
-        widths = [row_width(group.optimizer, group.dim) for group in self._job.groups]
+        widths = [lease_width(group) for group in self._job.groups]
         return self._pending(keys, leased, widths=widths, traffic=self.traffic)
 
-    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None:
-        """Send leased rows back, per group float32 [U, W]. Returns once they are under way.
+    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None) -> None:
+        """Send leased rows back, per group float32 [U, W]. Returns once they are under way. flush: see the message.
 
         A server handles this tower's calls in order: a later `lease` sees what was given back before it.
         """
@@ -268,6 +268,7 @@ class ShardedRowClient:
                 tower=self._tower,
                 sequence=self._returns[index],
                 window=window,
+                flush=flush,
                 keys=tuple(group[index].keys for group in routed),
                 rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
                 version=self.routing.version,

@@ -24,6 +24,7 @@ from hetero.exchange.messages import (
     own_keys,
 )
 from hetero.keys.dedup import Deduplicator
+from hetero.optim.definition import gradient_width
 from hetero.records import JobSpec
 
 
@@ -31,7 +32,7 @@ class JointSteps:
     """Pushes of one server in `sync`. stores: its rows, one a group."""
 
     def __init__(self, job: JobSpec, stores: Sequence[Rows]) -> None:
-        self._dims = [group.dim for group in job.groups]
+        self._widths = [gradient_width(group) for group in job.groups]
         self._stores = stores
         self._lanes = [Lane("push") for _ in range(job.towers.count)]
         self._waiting: dict[int, dict[int, PushRequest]] = {}
@@ -72,7 +73,7 @@ class JointSteps:
         rejected, examples = 0, []
         for index, store in enumerate(self._stores):
             parts = [(own_keys(push.keys[index]), np.array(push.gradients[index])) for push in pushes]
-            keys, gradients = merge_gradients(parts, dim=self._dims[index], dedup=self._dedup)
+            keys, gradients = merge_gradients(parts, dim=self._widths[index], dedup=self._dedup)
             report = store.push(keys, gradients)
             rejected += report.rejected
             examples += [RejectedGradient(step=step, table=table, key=key) for table, key in report.examples]

@@ -21,20 +21,15 @@ import torch
 
 from hetero.errors import ProtocolError
 from hetero.exchange.client import PushSummary
+from hetero.exchange.leased_group import LeasedGroup
 from hetero.exchange.messages import Done, Pending, RejectedGradient
 from hetero.exchange.traffic import Traffic
-from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
-from hetero.kernels.optimizers import update_room
-from hetero.kernels.rows import over_rows
-from hetero.keys.numbering import grown
-from hetero.keys.windows import GroupMoves, StepRoute, TowerWindow
+from hetero.kernels.leased import merge_kernel
+from hetero.keys.windows import StepRoute, TowerWindow
 from hetero.observe.spans import Span, SpanClock
-from hetero.optim.definition import KIND, hyper_array, row_width
 from hetero.parallel.group import TowerGroup
-from hetero.records import F32, I32, Batch, BatchSpec, GroupSpec, JobSpec, KeySet
+from hetero.records import F32, I32, Batch, BatchSpec, JobSpec, KeySet
 
-_BLOCK_ROWS = 2048
-"""Fewer rows are not worth waking a thread for."""
 _MAX_EXAMPLES = 8
 
 
@@ -43,7 +38,9 @@ class LeaseClient(Protocol):
 
     def lease(self, keys: Sequence[KeySet], *, window: int) -> Pending[tuple[F32, ...]]: ...
 
-    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None: ...
+    def give_back(
+        self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None
+    ) -> None: ...
 
     def note_leased(self, keys: Sequence[KeySet], rows: Sequence[F32], *, steps: int) -> None: ...
 
@@ -80,87 +77,6 @@ class GivenWindows:
         """Their lengths are what they are."""
 
 
-class LeasedGroup:
-    """The leased rows of one group, float32 [slots, W]."""
-
-    def __init__(self, spec: GroupSpec) -> None:
-        self.dim = spec.dim
-        self._width = row_width(spec.optimizer, spec.dim)
-        self._kind = KIND[spec.optimizer.kind]
-        self._hyper = hyper_array(spec.optimizer)
-        self._buffer = np.empty((0, self._width), np.float32)
-        self._tables = np.empty(0, np.uint16)
-        self._keys = np.empty(0, np.uint64)
-        self._filled = np.empty(0, np.bool_)
-
-    def take_out(self, moves: GroupMoves) -> F32:
-        """Copies of the rows that leave, float32 [n, W]; their slots are free."""
-        self._filled[moves.leave_slots] = False
-        return self._gather(moves.leave_slots, self._width)
-
-    def put_in(self, moves: GroupMoves, rows: F32) -> None:
-        """Let the rows that enter take their slots."""
-        if moves.capacity > len(self._buffer):
-            larger = np.empty((max(moves.capacity, len(self._buffer) * 5 // 4), self._width), np.float32)
-            larger[: len(self._buffer)] = self._buffer
-            self._buffer = larger
-            self._tables, self._keys = grown(self._tables, len(larger)), grown(self._keys, len(larger))
-            self._filled = grown(self._filled, len(larger))
-        slots = moves.enter_slots
-        self._tables[slots], self._keys[slots] = moves.enter.tables, moves.enter.keys
-        self._filled[slots] = True
-        scatter_kernel(self._buffer, moves.enter_slots, rows)
-
-    def held(self) -> tuple[KeySet, F32]:
-        """All leased rows: their keys, and copies float32 [n, W]."""
-        return self.held_keys(), self._gather(self._filled_slots(), self._width)
-
-    def held_keys(self) -> KeySet:
-        """The keys of all leased rows."""
-        slots = self._filled_slots()
-        return KeySet(self._tables[slots], self._keys[slots])
-
-    def put_back(self, rows: F32) -> None:
-        """Let rows float32 [n, W] take the slots that are filled, in the order of `held`."""
-        scatter_kernel(self._buffer, self._filled_slots(), rows)
-
-    def weights(self, slots: I32) -> F32:
-        """Weights at slots, float32 [n, E]."""
-        return self._gather(slots, self.dim)
-
-    def update(self, slots: I32, gradients: F32) -> I32:
-        """Apply gradients float32 [n, E] to distinct slots; positions of those not finite, left as they are."""
-        bad: dict[int, I32] = {}
-
-        def part(start: int, stop: int) -> None:
-            rejected = np.empty(stop - start, np.int32)
-            room = update_room(self.dim)
-            own, given = slots[start:stop], gradients[start:stop]
-            count = update_slots_kernel(self._buffer, own, given, self._kind, self._hyper, rejected, room)
-            if count:
-                bad[start] = rejected[:count] + np.int32(start)
-
-        over_rows(part, len(slots), threads=torch.get_num_threads(), block=_BLOCK_ROWS)
-        return np.concatenate([np.empty(0, np.int32), *(bad[start] for start in sorted(bad))])
-
-    @property
-    def leased_bytes(self) -> int:
-        return self._buffer.nbytes
-
-    def _filled_slots(self) -> I32:
-        return np.flatnonzero(self._filled).astype(np.int32)
-
-    def _gather(self, slots: I32, columns: int) -> F32:
-        out = np.empty((len(slots), columns), np.float32)
-        over_rows(
-            lambda start, stop: gather_kernel(self._buffer, slots[start:stop], out[start:stop]),
-            len(slots),
-            threads=torch.get_num_threads(),
-            block=_BLOCK_ROWS,
-        )
-        return out
-
-
 class LeasedRows:
     """A RowSource over windows.
 
@@ -183,7 +99,7 @@ class LeasedRows:
         self._towers = group
         self._windows = windows
         self._clock = clock
-        self._groups = [LeasedGroup(spec) for spec in job.groups]
+        self._groups = [LeasedGroup(spec, clock=job.clock) for spec in job.groups]
         self._routes: dict[int, tuple[StepRoute, ...]] = {}
         self._entering: tuple[TowerWindow, Pending[tuple[F32, ...]]] | None = None
         self._ended = False
@@ -191,7 +107,7 @@ class LeasedRows:
         self._crossed_t: float | None = None
 
     def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
-        if spec.step not in self._routes:
+        while spec.step not in self._routes and not self._ended:  # twice where a day begins
             self._advance()
         self._ask_ahead()
         routes = self._routes.get(spec.step)
@@ -205,7 +121,7 @@ class LeasedRows:
         routes = self._routes.pop(spec.step)
         for index, (leased, route) in enumerate(zip(self._groups, routes, strict=True)):
             merged = self._merge(leased, route, gradients[index])
-            bad = leased.update(route.merged_slots, merged)
+            bad = leased.update(route.merged_slots, merged, step=spec.step)
             rejected += len(bad)
             if len(bad):
                 examples += self._named(spec.step, index, batch, route, bad)
@@ -275,23 +191,33 @@ class LeasedRows:
         assert self._entering is not None
         window, entering = self._entering
         self._entering = None
-        if any(len(moves.leave) for moves in window.moves):
+        if window.flush is not None or any(len(moves.leave) for moves in window.moves):
             leaving = [leased.take_out(moves) for leased, moves in zip(self._groups, window.moves, strict=True)]
-            self._client.give_back([moves.leave for moves in window.moves], leaving, window=window.index)
+            self._client.give_back(
+                [moves.leave for moves in window.moves], leaving, window=window.index, flush=window.flush
+            )
+        if window.flush is not None:
+            self._meet()
         with self._clock.span(Span.WAIT_SERVER):
             rows = entering.result()
         for leased, moves, fresh in zip(self._groups, window.moves, rows, strict=True):
             leased.put_in(moves, fresh)
         self._routes = {spec.step: route for spec, route in zip(window.specs, window.routes, strict=True)}
-        self._ended = not window.specs
+        self._ended = window.is_last
         self._window = window.index
+
+    def _meet(self) -> None:
+        """Go on when every tower's rows are with the servers, where a day begins: no row is asked for before that."""
+        self._client.settle()
+        with self._clock.span(Span.WAIT_TOWERS):
+            self._towers.sum_(torch.zeros(1))
 
     def _ask_ahead(self) -> None:
         """Ask for the rows of the next window as soon as it is known, without waiting for it."""
         if self._entering is None and not self._ended:
             window = self._windows.window_here()
             if window is not None:
-                self._ask(window)
+                self._ask(window)  # of a flush: nothing enters
 
     def _next_window(self) -> TowerWindow:
         with self._clock.span(Span.WAIT_SEQUENCER):
@@ -319,7 +245,7 @@ class LeasedRows:
         if self._towers.size == 1:
             return gradients
         received = self._swap(gradients[route.order], route.need_counts, route.serve_counts)
-        merged = np.zeros((len(route.merged_slots), leased.dim), np.float32)
+        merged = np.zeros((len(route.merged_slots), gradients.shape[1]), np.float32)
         merge_kernel(route.merged_local, received, merged)
         return merged
 

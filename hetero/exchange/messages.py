@@ -101,7 +101,8 @@ class LeaseReply:
 class ReturnRequest:
     """Leased rows that leave a tower before `window`. sequence: 0, 1, 2, ... per tower and server.
 
-    rows: per group float32 [U, W].
+    rows: per group float32 [U, W]. flush: the step with which a new day begins once all towers have given all rows
+    back, None in the middle of one.
     """
 
     tower: int
@@ -109,6 +110,7 @@ class ReturnRequest:
     window: int
     keys: tuple[KeySet, ...]
     rows: tuple[F32, ...]
+    flush: int | None = None
     version: int = 0
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetero.embedding.open_rows import open_rows
+from hetero.embedding.policies.days import Days, bare, drops_of, policy_counts
+from hetero.embedding.policies.dropped import DayDrops
 from hetero.embedding.rows import Rows
 from hetero.embedding.store import Create
 from hetero.embedding.tiered import tier_counts
@@ -49,7 +51,8 @@ class ServerState:
     """What a server holds, for summaries. rows: per table name.
 
     staleness[n]: pushes of a row between whose pull and push others had pushed it n times; empty in `sync`. tiers: see
-    `hetero.embedding.tiered.tier_counts`; empty without SSD.
+    `hetero.embedding.tiered.tier_counts`; empty without SSD. policies: what went by reason and table, see
+    `PolicyRows.policy_counts`; empty without policies. drops: the same, day by day.
     """
 
     rows: dict[str, int]
@@ -58,6 +61,8 @@ class ServerState:
     steps_applied: int
     staleness: tuple[int, ...] = ()
     tiers: Mapping[str, int] = field(default_factory=dict)
+    policies: Mapping[str, int] = field(default_factory=dict)
+    drops: tuple[DayDrops, ...] = ()
 
 
 class RowServer:
@@ -77,6 +82,7 @@ class RowServer:
         self._pushes = _rule(job, self.stores)
         self._dense = DenseTables(job)
         self._returns = [Lane("return") for _ in range(job.towers.count)]
+        self._days = Days(job, self.stores)
 
     def pull(self, request: PullRequest) -> PullReply:
         """Rows of the keys, per group float32 [U, E].
@@ -87,6 +93,7 @@ class RowServer:
         create = Create.NO
         if request.purpose is Purpose.TRAIN:
             self._pushes.note_pull(request)
+            self._days.reach(request.step)
             create = Create.YES
         rows = tuple(
             store.pull(own_keys(keys), create=create) for store, keys in zip(self.stores, request.keys, strict=True)
@@ -119,6 +126,8 @@ class RowServer:
             return
         for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
             store.give_back(own_keys(keys), np.array(rows), holder=request.tower + 1)
+        if request.flush is not None:
+            self._days.flushed(request.flush, tower=request.tower)
 
     def note_leased(self, values: LeasedValues) -> None:
         """Hold what leased rows are now, for a snapshot; the tower keeps them. Raises LeaseError for one it lacks."""
@@ -166,6 +175,7 @@ class RowServer:
     def begin_at(self, steps: int) -> None:
         """Go on after `steps` steps: the rows are those of a snapshot taken then."""
         self._pushes.steps_applied = steps
+        self._days.resume(steps)
 
     def begin_move(self, then: Routing) -> ServerMove:
         """This server's part in a change to the routing `then`; it ends with `adopt` and `end_move`."""
@@ -213,7 +223,9 @@ class RowServer:
             rejected=self._pushes.rejected,
             steps_applied=self._pushes.steps_applied,
             staleness=() if isinstance(self._pushes, JointSteps) else self._pushes.staleness.counts,
-            tiers=tier_counts(self.stores),
+            tiers=tier_counts([bare(store) for store in self.stores]),
+            policies=policy_counts(self.stores),
+            drops=drops_of(self.stores),
         )
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hetero.errors import CapacityError
 from hetero.keys.windows import TowerWindow
-from hetero.optim.definition import row_width
+from hetero.optim.definition import lease_width
 from hetero.records import AUTO_WINDOW, JobSpec
 
 GROWS_ABOVE = 0.01
@@ -47,7 +47,7 @@ class WindowSize:
     def __init__(self, job: JobSpec) -> None:
         self._asked = None if job.window == AUTO_WINDOW else job.window
         self._limit = job.window_bytes
-        self._row_bytes = [4 * row_width(group.optimizer, group.dim) for group in job.groups]
+        self._row_bytes = [4 * lease_width(group) for group in job.groups]
         self._most = 0
         self._latest = 0
         self._why = "set by the job" if self._asked is not None else "a first window comes soonest with one step"

@@ -36,7 +36,8 @@ def first_values(
     scale: np.float32,
     accumulator: np.float32,
 ) -> None:
-    """Fill a new row float32 [W]: weights [dim] by `first` (ZEROS, ...), then state as `hetero.optim` defines it.
+    """Fill a new row float32 [W]: weights [dim] by `first` (ZEROS, ...), then state as `hetero.optim` defines it, and
+    zeros behind it.
 
     mixed_seed: mix64 of the table's seed. kind: of the optimizer. accumulator: initial accumulator.
     """
@@ -52,7 +53,7 @@ def first_values(
     for j in range(dim, len(row)):
         row[j] = np.float32(0)
     if kind == 1 or kind == 2:
-        for j in range(dim, len(row)):
+        for j in range(dim, 2 * dim if kind == 1 else dim + 1):
             row[j] = accumulator
     elif kind == 3:
         row[3 * dim] = np.float32(1)

@@ -55,12 +55,21 @@ class StepRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerWindow:
-    """One tower's part of a window. moves: per group. routes: per step, per group. Without steps: everything leaves."""
+    """One tower's part of a window. moves: per group. routes: per step, per group. Without steps: everything leaves.
+
+    flush: the step before which everything leaves so that a day can begin; training goes on with the next window.
+    """
 
     index: int
     specs: tuple[BatchSpec, ...]
     moves: tuple[GroupMoves, ...]
     routes: tuple[tuple[StepRoute, ...], ...]
+    flush: int | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no window comes after this one."""
+        return not self.specs and self.flush is None
 
 
 @dataclass(slots=True)
@@ -90,11 +99,15 @@ class WindowBuilder:
         ]
 
     def build(
-        self, specs: Sequence[Sequence[BatchSpec]], keys: Sequence[Sequence[Sequence[KeySet]]]
+        self,
+        specs: Sequence[Sequence[BatchSpec]],
+        keys: Sequence[Sequence[Sequence[KeySet]]],
+        *,
+        flush: int | None = None,
     ) -> tuple[TowerWindow, ...]:
         """The next window. specs[step][tower]; keys[step][tower][group]: unique rows of that batch, in its order.
 
-        Returns one TowerWindow per tower. Without any steps every row leaves.
+        Returns one TowerWindow per tower. Without any steps every row leaves. flush: as in `TowerWindow`.
         """
         if len(specs) != len(keys):
             raise ProtocolError(f"window {self._index}: {len(specs)} steps of specs, {len(keys)} of keys")
@@ -114,6 +127,7 @@ class WindowBuilder:
                 specs=tuple(step[tower] for step in specs),
                 moves=tuple(moves[tower]),
                 routes=tuple(tuple(step) for step in routes[tower]),
+                flush=flush,
             )
             for tower in range(self._towers)
         )

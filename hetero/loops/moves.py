@@ -75,6 +75,8 @@ def refusal(job: JobSpec) -> str | None:
     """Why this job's servers cannot change while it trains; None when they can."""
     if job.storage is not None:
         return "rows on SSD (storage) do not tell what changed since they were copied; leave storage out"
+    if any(group.admission or group.eviction for group in job.groups):
+        return "what policies count of keys without rows stays on its server; leave admission and eviction out"
     if not job.mode.joint:
         return f"mode `{job.mode.value}` keeps dense parameters on the servers; take `sync` or `bounded`"
     return None

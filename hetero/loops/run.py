@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -200,20 +201,34 @@ class RunReport:
     @property
     def tiers(self) -> dict[str, int]:
         """Counts of the servers' tiers, added up; see `hetero.embedding.tiered.tier_counts`."""
-        total: dict[str, int] = {}
+        return _added_up(server.tiers for server in self.servers)
+
+    @property
+    def policies(self) -> dict[str, int]:
+        """What the servers' policies did, added up; see `PolicyRows.policy_counts`."""
+        return _added_up(server.policies for server in self.servers)
+
+    @property
+    def drops(self) -> dict[tuple[int, str, str], int]:
+        """Rows that went over all servers, by day, table and reason, in that order."""
+        total: Counter[tuple[int, str, str]] = Counter()
         for server in self.servers:
-            for name, count in server.tiers.items():
-                total[name] = total.get(name, 0) + count
-        return total
+            for drops in server.drops:
+                total[drops.day, drops.table, drops.reason] += drops.rows
+        return dict(sorted(total.items()))
 
     @property
     def rows(self) -> dict[str, int]:
         """Rows per table over all servers."""
-        total: dict[str, int] = {}
-        for server in self.servers:
-            for table, rows in server.rows.items():
-                total[table] = total.get(table, 0) + rows
-        return total
+        return _added_up(server.rows for server in self.servers)
+
+
+def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for of_server in counts:
+        for name, count in of_server.items():
+            total[name] = total.get(name, 0) + count
+    return total
 
 
 class TrainingRun(Protocol):

@@ -23,6 +23,7 @@ from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream, Cut
 from hetero.loops.results import ScoredPart, Scores, StepLog
+from hetero.loops.uses import with_uses
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
@@ -87,7 +88,8 @@ class Tower:
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
-            self._note_rejected(source.apply(spec, batch, tuple(_gradient(values) for values in rows)))
+            gradients = with_uses(tuple(_gradient(values) for values in rows), batch, groups=self._job.groups)
+            self._note_rejected(source.apply(spec, batch, gradients))
         with self.clock.span(Span.GRADS_MERGE):
             outcome = self.dense.step(loss, flag=flag)
         self._note_step(batch, outcome)

@@ -21,6 +21,7 @@ from hetero.exchange.messages import Done, Pending
 from hetero.kernels.leased import merge_kernel
 from hetero.keys.numbering import KeyNumbers
 from hetero.keys.routing import Router, initial_owners
+from hetero.loops.uses import with_uses
 from hetero.loops.warm_keys import (
     INVENTED_STEP,
     ROWS,
@@ -31,7 +32,7 @@ from hetero.loops.warm_keys import (
 )
 from hetero.loops.warm_rows import warm_server_kernels
 from hetero.observe.spans import SpanClock
-from hetero.optim.definition import row_width
+from hetero.optim.definition import lease_width
 from hetero.parallel.group import SoleTower
 from hetero.records import F32, Batch, JobSpec, KeySet, Mode, RoleSpec
 from hetero.towers.build import make_tower
@@ -90,7 +91,7 @@ def _leased_step(job: JobSpec, batch: Batch) -> None:
     clock = SpanClock()
     leased = LeasedRows(job, client=_NewRows(job), group=SoleTower(), windows=GivenWindows(windows), clock=clock)
     gradients = tuple(np.zeros(values.shape, np.float32) for values in leased.rows(INVENTED_STEP, batch))
-    leased.apply(INVENTED_STEP, batch, gradients)
+    leased.apply(INVENTED_STEP, batch, with_uses(gradients, batch, groups=job.groups))
     leased.finish()
     for rows in gradients:
         merge_kernel(np.arange(len(rows), dtype=np.int32), rows, np.zeros_like(rows))
@@ -103,10 +104,12 @@ class _NewRows:
         self._groups = job.groups
 
     def lease(self, keys: Sequence[KeySet], *, window: int) -> Pending[tuple[F32, ...]]:
-        widths = [row_width(group.optimizer, group.dim) for group in self._groups]
+        widths = [lease_width(group) for group in self._groups]
         return Done(tuple(np.zeros((len(own), width), np.float32) for own, width in zip(keys, widths, strict=True)))
 
-    def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int) -> None: ...
+    def give_back(
+        self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None
+    ) -> None: ...
 
     def note_leased(self, keys: Sequence[KeySet], rows: Sequence[F32], *, steps: int) -> None: ...
 

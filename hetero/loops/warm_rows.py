@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.embedding.open_rows import open_rows
+from hetero.embedding.policies.rows import PolicyRows
 from hetero.embedding.store import Create
 from hetero.embedding.tier_budget import budget_for
 from hetero.exchange.messages import (
@@ -22,6 +23,7 @@ from hetero.exchange.messages import (
 from hetero.exchange.server import RowServer
 from hetero.keys.routing import Router, initial_owners
 from hetero.loops.warm_keys import invented_batches
+from hetero.optim.definition import gradient_width
 from hetero.records import DiskIo, JobSpec, KeySet, Mode, RoleSpec, StorageSpec
 
 
@@ -44,7 +46,9 @@ def _calls(job: JobSpec, keys: tuple[KeySet, ...]) -> None:
         router.route(group)
     for purpose in Purpose:
         pulled = server.pull(PullRequest(tower=0, step=0, purpose=purpose, keys=keys)).rows
-    changes = tuple(np.zeros_like(rows) for rows in pulled)
+    changes = tuple(
+        np.zeros((len(rows), gradient_width(group)), np.float32) for rows, group in zip(pulled, job.groups, strict=True)
+    )
     if job.mode is Mode.GEO:
         nothing = np.empty(0, np.float32)
         server.exchange(DifferencesRequest(tower=0, sequence=0, step=0, keys=keys, differences=changes, dense=nothing))
@@ -53,6 +57,9 @@ def _calls(job: JobSpec, keys: tuple[KeySet, ...]) -> None:
     if job.mode is Mode.SYNC:
         rows = server.lease(LeaseRequest(tower=0, window=0, keys=keys)).rows
         server.give_back(ReturnRequest(tower=0, sequence=0, window=1, keys=keys, rows=rows))
+    for store in server.stores:
+        if isinstance(store, PolicyRows):
+            store.begin_day(1)
     server.state()
     server.close()
 
@@ -70,7 +77,7 @@ def _rows_that_move(job: JobSpec) -> None:
             (store,) = open_rows(replace(job, groups=(group,), storage=storage))
             for create in (Create.YES, Create.NO):
                 store.pull(own, create=create)
-            store.push(own, np.zeros((count, group.dim), np.float32))
+            store.push(own, np.zeros((count, gradient_width(group)), np.float32))
             store.give_back(half, store.lease(half, holder=1), holder=1)
             for _ in store.scan():
                 pass
@@ -83,8 +90,9 @@ def _one_snapshot(job: JobSpec, keys: tuple[KeySet, ...]) -> None:
     snapshots = ServerSnapshots(server.stores, job, server=0)
     rows = [store.pull(unique, create=Create.YES) for store, unique in zip(server.stores, keys, strict=True)]
     snapshots.cut("warm", owners=np.zeros(job.buckets, np.int32))
-    for store, unique, weights in zip(server.stores, keys, rows, strict=True):
-        store.push(unique, weights)
+    for store, unique, weights, group in zip(server.stores, keys, rows, job.groups, strict=True):
+        counts = np.zeros((len(unique), gradient_width(group) - group.dim), np.float32)
+        store.push(unique, np.concatenate([weights, counts], axis=1))
         store.delete_rows(unique)
         store.load_rows(unique, np.zeros((len(unique), store.width), np.float32))
     with tempfile.TemporaryDirectory(prefix="hetero-warm-") as folder:

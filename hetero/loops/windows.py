@@ -66,16 +66,23 @@ class WindowCutter:
         self._readers = readers
         self._builder = WindowBuilder(job)
         self._dedup = Deduplicator()
+        self._held: list[BatchSpec] | None = None  # cut, and waiting for a flush before it
+        self._flushed: int | None = None
 
     def build(self) -> tuple[TowerWindow, ...]:
-        """The next window, per tower; without steps at the end. Raises CapacityError when it does not fit."""
-        steps = self._size.steps
+        """The next window, per tower; without steps where a day begins and at the end.
+
+        Raises CapacityError when it does not fit.
+        """
         specs: list[list[BatchSpec]] = []
         asked: list[list[list[Pending[tuple[KeySet, ...]]]]] = []
-        while len(specs) < steps:
-            step = [self._next_spec(tower) for tower in range(self._job.towers.count)]
-            cut = [spec for spec in step if spec is not None]
-            if len(cut) < len(step):
+        steps = self._size.steps
+        while len(specs) < steps and (cut := self._next_step()) is not None:
+            if self._begins_day(cut[0].step):
+                self._held = cut
+                if not specs:
+                    self._flushed = cut[0].step
+                    return self._builder.build([], [], flush=self._flushed)
                 break
             specs.append(cut)
             asked.append([[self._readers[piece.reader].keys(piece) for piece in spec.pieces] for spec in cut])
@@ -89,6 +96,19 @@ class WindowCutter:
         windows = self._builder.build(specs, keys)
         self._size.built(windows)
         return windows
+
+    def _next_step(self) -> list[BatchSpec] | None:
+        """The batches of all towers of the next step, None at the end."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
+        step = [self._next_spec(tower) for tower in range(self._job.towers.count)]
+        cut = [spec for spec in step if spec is not None]
+        return cut if len(cut) == len(step) else None
+
+    def _begins_day(self, step: int) -> bool:
+        """Whether everything has to be given back before a step, and has not been."""
+        return self._job.clock is not None and self._job.clock.begins_day(step) and self._flushed != step
 
 
 class WindowFeed:
@@ -234,7 +254,7 @@ class InlineWindows:
         if self._ended:
             return False
         window = self._cutter.build()[self._tower]
-        self._ended = not window.specs
+        self._ended = window.is_last
         self._windows.append(window)
         self._batches.extend((spec, self._batch(spec)) for spec in window.specs)
         return True

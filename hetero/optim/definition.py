@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero.kernels.optimizers import ADAGRAD, ADAM, FTRL, HYPER, ROWWISE_ADAGRAD, SGD
-from hetero.records import F32, RowOptimizer, RowOptimizerSpec
+from hetero.records import F32, GroupSpec, RowOptimizer, RowOptimizerSpec
 
 KIND = {
     RowOptimizer.SGD: SGD,
@@ -27,6 +27,10 @@ KIND = {
     RowOptimizer.ADAM: ADAM,
     RowOptimizer.FTRL: FTRL,
 }
+
+STATISTICS = ("shows", "clicks", "seen", "came")
+"""What a row counts behind its state where its table drops rows: shows and clicks as of the day it was seen last, that
+day and the day it came. Days are held plus 1, so that 0 is never."""
 
 
 def state_size(spec: RowOptimizerSpec, dim: int) -> int:
@@ -37,6 +41,23 @@ def state_size(spec: RowOptimizerSpec, dim: int) -> int:
 def row_width(spec: RowOptimizerSpec, dim: int) -> int:
     """Floats per row: W = dim + state."""
     return dim + state_size(spec, dim)
+
+
+def group_width(group: GroupSpec) -> int:
+    """Floats per row of a group: W = dim + state + statistics."""
+    return row_width(group.optimizer, group.dim) + (len(STATISTICS) if group.eviction else 0)
+
+
+def lease_width(group: GroupSpec) -> int:
+    """Floats of a row while a tower leases it: behind the row, where keys are admitted, 1 + the steps that saw a key
+    which has no row yet, and 0 for one that has."""
+    return group_width(group) + (1 if group.admission else 0)
+
+
+def gradient_width(group: GroupSpec) -> int:
+    """Floats of what a tower says of a row after a step: its gradient [E], then shows and clicks where they count."""
+    scored = group.admission is not None and group.admission.score is not None
+    return group.dim + (2 if group.eviction or scored else 0)
 
 
 def state_parts(spec: RowOptimizerSpec, dim: int) -> tuple[tuple[str, int], ...]:

@@ -50,6 +50,7 @@ from hetero.records.job import (
     TowerSpec,
     WarmStartSpec,
 )
+from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 __all__ = [
     "AUTO_WINDOW",
@@ -63,14 +64,17 @@ __all__ = [
     "U8",
     "U16",
     "U64",
+    "AdmissionSpec",
     "Bags",
     "Batch",
     "BatchSpec",
+    "Clock",
     "Cursor",
     "DataSpec",
     "DenseFeature",
     "DenseTransform",
     "DiskIo",
+    "EvictionSpec",
     "Format",
     "GroupBatch",
     "GroupSpec",

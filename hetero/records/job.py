@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hetero.records.features import DataSpec
+from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 DEFAULT_BUCKETS = 4096
 DEFAULT_WINDOW_BYTES = 1 << 30
@@ -80,12 +81,17 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """Tables fused physically: equal dim, optimizer and first values. A row's identity is (table index, key)."""
+    """Tables fused physically: equal dim, optimizer, first values and policies. A row's identity is (table index, key).
+
+    admission: None gives every key a row when it is first seen. eviction: None keeps all rows, and no statistics.
+    """
 
     dim: int
     optimizer: RowOptimizerSpec
     init: InitSpec
     tables: tuple[TableSpec, ...]
+    admission: AdmissionSpec | None = None
+    eviction: EvictionSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +211,8 @@ class JobSpec:
     window: steps for which towers lease rows (`sync` only), or AUTO_WINDOW; 0 pulls and pushes every step.
     window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
     and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO. storage: None keeps all rows in
-    memory. server_schedule: changes of the number of servers while training goes on, by ascending step.
+    memory. clock: days, for policies that count them. server_schedule: changes of the number of servers while training
+    goes on, by ascending step.
     """
 
     name: str
@@ -232,4 +239,5 @@ class JobSpec:
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
     storage: StorageSpec | None = None
+    clock: Clock | None = None
     server_schedule: tuple[ServersAt, ...] = ()

@@ -6,15 +6,18 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hetero.kernels
 from hetero.loops.warm import warm_kernels
-from hetero.records import Mode
+from hetero.records import AdmissionSpec, Clock, EvictionSpec, Mode
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import finish
+
+WITH_POLICIES = " with policies"
 
 
 def signatures() -> dict[str, int]:
@@ -30,7 +33,11 @@ def signatures() -> dict[str, int]:
 
 def check(folder: Path, window: int, mode: str) -> None:
     data = data_spec(write_data(folder / "a.parquet", rows=3000, seed=0))
-    job = small_job(data, window=window, mode=Mode(mode), staleness=2)
+    job = small_job(data, window=window, mode=Mode(mode.removesuffix(WITH_POLICIES)), staleness=2)
+    if mode.endswith(WITH_POLICIES):
+        admission, eviction = AdmissionSpec(score=0.3, forget_days=1), EvictionSpec(expire_days=1)
+        groups = tuple(replace(group, admission=admission, eviction=eviction) for group in job.groups)
+        job = replace(job, groups=groups, clock=Clock(day_steps=10))
     warm_kernels(job)
     warmed = signatures()
     finish(job, in_process=True, score=True)
@@ -41,6 +48,7 @@ def check(folder: Path, window: int, mode: str) -> None:
     ("mode", "window"),
     [
         ("sync", 4),
+        *(pytest.param("sync" + WITH_POLICIES, window, marks=pytest.mark.slow) for window in (0, 4)),
         *(pytest.param(mode, 0, marks=pytest.mark.slow) for mode in ("sync", "bounded", "async", "geo")),
     ],
 )

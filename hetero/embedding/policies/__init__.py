@@ -1,0 +1,1 @@
+"""Which keys get rows and which rows go: admission, statistics, eviction."""
