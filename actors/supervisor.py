@@ -43,6 +43,7 @@ from hetero.records import JobSpec
 _LOOK_EVERY_S = 0.25
 _LOOK_AT_STORE_EVERY_S = 2.0
 _FILE_DEADLINE_S = 600.0
+_JOIN_DEADLINE_S = 60.0  # building a model takes its time on a busy machine; who dies meanwhile is noticed at once
 _READER_PATIENCE_S = 60.0  # beyond the run's deadline: until a new reader has started and holds what it must
 
 
@@ -192,7 +193,14 @@ class RayRun:
         )
         meet = len(towers) > 1 and self.job.mode.joint
         rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
-        group.call_all(towers, "join", peers, rendezvous, self.precision.taken, deadline_s=2 * self.job.deadline_s)
+        group.call_all(
+            towers,
+            "join",
+            peers,
+            rendezvous,
+            self.precision.taken,
+            deadline_s=max(2 * self.job.deadline_s, _JOIN_DEADLINE_S),
+        )
 
     def _run_phase(self, data: DataPass, method: str, watch: Watch, *arguments: object) -> list[Any]:
         """Run a phase to its end, a call of `method` on every tower; their results in tower order."""
