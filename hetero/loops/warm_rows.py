@@ -57,8 +57,9 @@ def _calls(job: JobSpec, keys: tuple[KeySet, ...]) -> None:
     if job.mode is Mode.SYNC:
         rows = server.lease(LeaseRequest(tower=0, window=0, keys=keys)).rows
         server.give_back(ReturnRequest(tower=0, sequence=0, window=1, keys=keys, rows=rows))
-    for store in server.stores:
+    for store, unique in zip(server.stores, keys, strict=True):
         if isinstance(store, PolicyRows):
+            store.write_rows(unique, np.zeros((len(unique), store.width), np.float32))  # none may have been admitted
             store.begin_day(1)
     server.state()
     server.close()
