@@ -21,6 +21,7 @@ from actors.naming import NAMESPACE, Member, Role
 from hetero.errors import PeerLostError
 
 _ANSWER_S = 10.0
+_NODE_S = 30.0
 _STORE_BYTES = 100 << 20
 _RAYLET = "raylet"
 _TOKEN = "HETERO_DRILL"
@@ -48,6 +49,7 @@ class DrillCluster:
     def __init__(self, *, nodes: int, cpus: int, token: str) -> None:
         self._cpus = cpus
         self._token = token
+        self._coming: list[threading.Thread] = []
         os.environ.update({_TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"})
         os.environ.setdefault(THREADS_WAIT, "PASSIVE")
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
@@ -67,14 +69,18 @@ class DrillCluster:
             with contextlib.suppress(Exception):  # the cluster may be ending
                 self.add_node()
 
-        threading.Thread(target=add, daemon=True).start()
+        coming = threading.Thread(target=add, daemon=True)
+        coming.start()
+        self._coming.append(coming)
 
     def left_behind(self) -> list[str]:
         """Actors of runs that are still there, by pid and title."""
         return [title for title in self._titles() if "Actor" in title]
 
     def close(self) -> list[str]:
-        """End it. What could not be ended."""
+        """End it, once nodes that were to come are there. What could not be ended."""
+        for coming in self._coming:
+            coming.join(timeout=_NODE_S)
         ray.shutdown()
         cast(Any, self._cluster).shutdown()
         alive = [process for process in psutil.process_iter() if self._is_ours(process)]

@@ -23,7 +23,7 @@ import yaml
 TEST_ROWS = 102_400
 CHUNK_ROWS = 81_920
 LEAST_CHUNK_STEPS = 4
-MOST_ROWS = {"deepctr": CHUNK_ROWS}
+MOST_ROWS = {"deepctr": CHUNK_ROWS, "paddle": 3 * CHUNK_ROWS}
 """Rows for systems so slow that more would take minutes a run."""
 ROW_RATE, DENSE_RATE = 0.02, 0.007
 """Learning rates of ours; the peers have .01 for both. Row-wise Adagrad has one rate a row where the element-wise one
