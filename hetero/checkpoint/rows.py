@@ -212,12 +212,12 @@ def _checked(snapshot: Snapshot, entry: FileEntry, data: Any) -> Iterator[RowChu
 
 
 def _load(store: Rows, job: JobSpec, chunk: RowChunk, entry: FileEntry, *, server: int, owners: I32) -> None:
-    owner = np.empty(len(chunk.keys), np.int32)
-    shift = np.uint64(65 - job.buckets.bit_length())
-    owners_kernel(chunk.keys.tables, chunk.keys.keys, mixed_seeds(job.groups), shift, owners, owner)
-    kept = owner == server
     keys, rows = chunk.keys, chunk.rows
-    if not kept.all():
+    if not (owners == server).all():
+        owner = np.empty(len(keys), np.int32)
+        shift = np.uint64(65 - job.buckets.bit_length())
+        owners_kernel(keys.tables, keys.keys, mixed_seeds(job.groups), shift, owners, owner)
+        kept = owner == server
         keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
     if entry.kind is FileKind.TOMBSTONES:
         store.delete_rows(keys)

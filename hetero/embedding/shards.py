@@ -21,7 +21,7 @@ from hetero.kernels.index import (
 from hetero.records import U64
 
 SHARDS = 64
-_FULLEST = 0.8
+_FULLEST = 0.8  # `is_full` says the same
 _SLOT_GROWTH = 1.5
 _RECORD_GROWTH = 1.25
 _FIRST_ROWS = 32

@@ -227,14 +227,15 @@ class RowStore:
         keys = self._checked(keys)
         rows = _floats(rows, shape=(len(keys), self.width), what="rows")
         self._changes.keep(keys)
-        needed = np.zeros(SHARDS, np.uint64)
-        count_kernel(keys.tables, keys.keys, np.arange(len(keys), dtype=np.int32), self._seeds, self._shift, needed)
-        self._shards.make_room(needed)
+        epoch, begins = self._changes.epoch, [0] * SHARDS
 
-        def shards(start: int, stop: int) -> None:
-            load_kernel(*self._place(keys), self.width, rows, self._changes.epoch, start, stop)
+        def shards(start: int, stop: int) -> int:
+            begin = begins[start]
+            begins[start] = load_kernel(*self._place(keys), self.width, rows, epoch, start, stop, begin)
+            return begins[start]
 
-        self._in_parts(SHARDS, shards, smallest=1)
+        while (at := min(self._in_parts(SHARDS, shards, smallest=1))) < len(keys):
+            self._make_room(keys, np.arange(at, len(keys), dtype=np.int32))
 
     @_in_turn
     def reserve(self, rows: int) -> None:
@@ -371,9 +372,7 @@ class RowStore:
             self._insert(keys, missing)
 
     def _insert(self, keys: KeySet, missing: I32) -> None:
-        needed = np.zeros(SHARDS, np.uint64)
-        count_kernel(keys.tables, keys.keys, missing, self._seeds, self._shift, needed)
-        self._shards.make_room(needed)
+        self._make_room(keys, missing)
         group = self._group
         insert_kernel(
             keys.tables,
@@ -391,6 +390,12 @@ class RowStore:
             np.float32(group.optimizer.initial_accumulator),
             self._changes.epoch,
         )
+
+    def _make_room(self, keys: KeySet, picked: I32) -> None:
+        """Room for the picked rows, should all be new. Raises CapacityError."""
+        needed = np.zeros(SHARDS, np.uint64)
+        count_kernel(keys.tables, keys.keys, picked, self._seeds, self._shift, needed)
+        self._shards.make_room(needed)
 
     def _in_parts(self, count: int, work: Callable[[int, int], T], *, smallest: int = _SMALLEST_PART) -> list[T]:
         """`work(start, stop)` over ranges of the rows, one a thread; rows are unique, so no two touch one record."""

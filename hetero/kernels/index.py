@@ -320,6 +320,12 @@ def insert_kernel(
 
 
 @inline
+def is_full(rows: np.uint64, slots: np.uint64) -> Any:
+    """Whether so many rows are more than four fifths of the slots: then probing takes long."""
+    return np.uint64(5) * rows > np.uint64(4) * slots
+
+
+@inline
 def take_slot(shards: U64, shard: np.uint64, hashed: np.uint64, number: np.uint64) -> None:
     """Enter a row into the first free slot of its probe sequence."""
     count = shards[shard, 1]
