@@ -15,7 +15,7 @@ from hetero.data.id_kinds import Reading, keys_of_value, settled_features
 from hetero.errors import DataError, UserError
 from hetero.keys.routing import bucket_of, initial_owners, mixed_seeds
 from hetero.optim.definition import group_width, state_parts
-from hetero.records import F32, GroupSpec, JobSpec, KeySet, TableSpec
+from hetero.records import F32, I32, GroupSpec, JobSpec, KeySet, TableSpec
 from pipelines.models import SNAPSHOTS, Model, find_model
 from pipelines.policy_view import absence, row_story
 
@@ -56,7 +56,8 @@ class ModelView:
 class TableView:
     """One table. norms: of the rows' weights, their length, at the named places of the distribution.
 
-    zero_rows: rows whose weights are all zero. server_rows: at the job's number of servers. features: who uses it.
+    zero_rows: rows whose weights are all zero. server_rows: of each server when the snapshot was taken. features: who
+    uses it.
     """
 
     path: str
@@ -141,7 +142,7 @@ def _model_view(found: Model) -> ModelView:
         bases=tuple(ref.name for ref in manifest.bases),
         written_t=manifest.written_t,
         buckets=manifest.job.buckets,
-        servers=spec.servers.count,
+        servers=int(_owners(found).max()) + 1,
         groups=tuple(_group_view(group, rows) for group, rows in zip(spec.groups, manifest.held, strict=True)),
         dense={name: tuple(tensor.shape) for name, tensor in read_tensors(snapshot, name=DENSE).items()},
         bytes=sum(entry.bytes for entry in manifest.files),
@@ -173,7 +174,7 @@ def _table_view(found: Model, name: str) -> TableView:
         rows_of_bucket += np.bincount(buckets, minlength=spec.buckets)
         norms.append(np.linalg.norm(part.rows[mine, : group.dim], axis=1).astype(np.float32))
     lengths, width = np.concatenate(norms), group_width(group)
-    owners = initial_owners(spec.buckets, spec.servers.count)
+    owners = _owners(found)
     return TableView(
         path=str(found.path),
         table=name,
@@ -187,10 +188,20 @@ def _table_view(found: Model, name: str) -> TableView:
         norms=_spread(lengths),
         buckets_used=int((rows_of_bucket > 0).sum()),
         buckets=spec.buckets,
-        server_rows=tuple(
-            int(rows) for rows in np.bincount(owners, weights=rows_of_bucket, minlength=spec.servers.count)
-        ),
+        server_rows=tuple(int(rows) for rows in np.bincount(owners, weights=rows_of_bucket)),
     )
+
+
+def _owners(found: Model) -> I32:
+    """The server of each bucket when the snapshot was taken, int32 [buckets of the job]."""
+    spec, manifest = found.spec, found.snapshot().manifest
+    owners = initial_owners(manifest.job.buckets, spec.servers.count)
+    for entry in manifest.files:
+        if entry.server is not None:
+            for start, stop in entry.buckets:
+                owners[start:stop] = entry.server
+    now: I32 = owners[np.arange(spec.buckets) * manifest.job.buckets // spec.buckets]
+    return now
 
 
 def _key_view(found: Model, given: str, *, table: str | None) -> KeyView:
@@ -254,7 +265,7 @@ def _row_view(found: Model, group: GroupSpec, table: TableSpec, reading: Reading
         signed_key=key - _KEYS if key >= _KEYS >> 1 else key,
         taken=reading.how,
         bucket=bucket,
-        server=int(initial_owners(spec.buckets, spec.servers.count)[bucket]),
+        server=int(_owners(found)[bucket]),
         held=chunk is not None,
         weights=None if chunk is None else tuple(chunk.rows[0, : group.dim].tolist()),
         state=None if chunk is None else _state(group, chunk.rows[0]),

@@ -49,8 +49,8 @@ class SnapshotKind(Enum):
 class FileEntry:
     """One file. file: path inside the folder. xxh64: of its bytes, 16 digits in hexadecimal.
 
-    rows, group and buckets are of rows and tombstones: how many, of which of the job's groups, and the ranges
-    [start, stop) of buckets they may lie in.
+    rows, group, buckets and server are of rows and tombstones: how many, of which of the job's groups, the ranges
+    [start, stop) of buckets they may lie in, and which server had these.
     """
 
     file: str
@@ -60,6 +60,7 @@ class FileEntry:
     rows: int = 0
     group: int | None = None
     buckets: Ranges = ()
+    server: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

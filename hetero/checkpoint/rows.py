@@ -98,6 +98,7 @@ def _write_group(
             rows=rows[part],
             group=group,
             buckets=bucket_ranges(np.flatnonzero(part_of == part)),
+            server=server,
         )
         for part in range(parts)
     )
@@ -121,6 +122,7 @@ def _write_deleted(cut: RowsCut, *, group: int, folder: str, server: int, owners
             rows=rows,
             group=group,
             buckets=bucket_ranges(np.flatnonzero(owners == server)),
+            server=server,
         ),
     )
 

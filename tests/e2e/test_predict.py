@@ -271,3 +271,19 @@ def test_export_refuses_a_folder_that_exists(folder: Path, model: ServedModel) -
     ran = hetero_here("export", str(folder / "runs/small"), "--out", str(folder / "exported"), "--json")
     assert (ran.code, "exists, and was not touched" in ran.json["error"]["message"]) == (2, True)
     assert model.spec.job == "small"
+
+
+def test_inspect_tells_the_server_a_key_had_when_the_model_was_written(folder: Path) -> None:
+    """Not the one it would have by the job, whose servers changed their number since."""
+    run = folder / "runs/changed"
+    words = ("--set", "roles.servers={count: 2, schedule: [{step: 2, count: 3}]}", "--set", "data.test=null", "--json")
+    ran = hetero_here("train", str(folder / "job.yaml"), "--run", str(run), "--in-process", *words)
+    assert ran.code == 0, ran.err + ran.out
+    assert json.loads((run / "summary.json").read_text())["servers"][0]["after"] == 3
+    assert hetero_here("inspect", str(run), "--json").json["servers"] == 3
+    table = hetero_here("inspect", str(run), "--table", "deep/item", "--json").json
+    assert len(table["server_rows"]) == 3
+    assert min(table["server_rows"]) > 0
+    item = pq.read_table(folder / "train.parquet")["item"][0].as_py()
+    for row in hetero_here("inspect", str(run), "--key", f"item={item}", "--json").json["rows"]:
+        assert f"server-{row['server']:04d}" in row["file"]
