@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -18,10 +19,13 @@ from ray.cluster_utils import Cluster
 
 from actors.context import THREADS_WAIT
 from actors.naming import NAMESPACE, Member, Role
-from hetero.errors import PeerLostError
+from actors.processes import live_nodes
+from hetero.errors import DeadlineError, PeerLostError
 
+_LOG = logging.getLogger(__name__)
 _ANSWER_S = 10.0
-_NODE_S = 30.0
+_NODE_S = 60.0
+_LOOK_EVERY_S = 0.25
 _STORE_BYTES = 100 << 20
 _RAYLET = "raylet"
 _TOKEN = "HETERO_DRILL"
@@ -53,7 +57,10 @@ class DrillCluster:
         os.environ.update({_TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"})
         os.environ.setdefault(THREADS_WAIT, "PASSIVE")
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**head, "_system_config": _HEALTH})
+        # A node that comes later is started by a thread, where Ray may not set the signal handlers of its own end.
+        arguments = {**head, "_system_config": _HEALTH}
+        self._cluster = Cluster(initialize_head=True, head_node_args=arguments, shutdown_at_exit=False)
+        self._nodes = 1 + nodes
         for _ in range(nodes):
             self.add_node()
         ray.init(address=self._cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
@@ -66,12 +73,22 @@ class DrillCluster:
         """One node more, soon: this returns at once."""
 
         def add() -> None:
-            with contextlib.suppress(Exception):  # the cluster may be ending
+            try:
                 self.add_node()
+            except Exception as error:
+                _LOG.warning("no node came in place of the one that was lost: %s", error)
 
         coming = threading.Thread(target=add, daemon=True)
         coming.start()
         self._coming.append(coming)
+
+    def await_nodes(self) -> None:
+        """Wait until every node that was lost is replaced. Raises DeadlineError."""
+        deadline_t = time.monotonic() + _NODE_S
+        while (there := len(live_nodes())) < self._nodes:
+            if time.monotonic() > deadline_t:
+                raise DeadlineError(f"drill: {there} of {self._nodes} nodes are there after {_NODE_S:g} s")
+            time.sleep(_LOOK_EVERY_S)
 
     def left_behind(self) -> list[str]:
         """Actors of runs that are still there, by pid and title."""

@@ -94,9 +94,11 @@ def run_all(
     dice = random.Random(SEED)
     for number, (kind, runs) in enumerate(plans):
         job = job_of(kind, folder)
+        cluster.await_nodes()
         whole: Undisturbed = undisturbed(job, folder=folder / f"whole-{number}", progress=Silent())
         for run, faults in enumerate(runs):
             hits = random_hits(faults, kind=kind, dice=dice)
+            cluster.await_nodes()
             drilled = disturbed(
                 job,
                 hits,

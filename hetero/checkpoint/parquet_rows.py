@@ -28,9 +28,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,6 +40,8 @@ from hetero.embedding.cut import RowChunk
 from hetero.errors import ProtocolError
 from hetero.kernels.partition import owners_kernel, spread_kernel
 from hetero.records import F32, I32, U64, KeySet
+
+Number = TypeVar("Number", bound=np.integer[Any])
 
 BUFFER_BYTES = 64 << 20
 MOST_ROWS_AT_ONCE = 1 << 16
@@ -180,10 +183,15 @@ def chunks_of(data: pa.Buffer) -> Iterator[RowChunk]:
     file = pq.ParquetFile(pa.BufferReader(data))
     for number in range(file.num_row_groups):
         for batch in file.read_row_group(number, use_threads=False).to_batches():
-            keys = KeySet(np.array(batch.column("table")), np.array(batch.column("key")))
+            keys = KeySet(_numbers(batch.column("table"), np.uint16), _numbers(batch.column("key"), np.uint64))
             names = [name for name in batch.schema.names if name not in _ROW_COLUMNS]
             rows = _floats(batch.column("row")) if "row" in batch.schema.names else np.empty((len(keys), 0), np.float32)
             yield RowChunk(keys, rows, {name: np.array(batch.column(name)) for name in names})
+
+
+def _numbers(column: pa.Array, dtype: type[Number]) -> npt.NDArray[Number]:
+    """A column without nulls, where Arrow holds it."""
+    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 
 
 def _floats(column: pa.FixedSizeBinaryArray) -> F32:
