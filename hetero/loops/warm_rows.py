@@ -22,7 +22,7 @@ from hetero.exchange.messages import (
 )
 from hetero.exchange.server import RowServer
 from hetero.keys.routing import Router, initial_owners
-from hetero.loops.warm_keys import invented_batches
+from hetero.loops.warm_keys import ROWS
 from hetero.optim.definition import gradient_width
 from hetero.records import DiskIo, JobSpec, KeySet, Mode, RoleSpec, StorageSpec
 
@@ -33,9 +33,11 @@ def warm_server_kernels(job: JobSpec) -> None:
         _rows_that_move(job)
         job = replace(job, storage=None)
     job = replace(job, towers=RoleSpec())
-    for batch in invented_batches(job):
-        keys = tuple(group.unique for group in batch.groups)
-        _calls(job, keys)
+    keys = tuple(
+        KeySet(np.full(ROWS, group.tables[0].index, np.uint16), np.arange(ROWS, dtype=np.uint64))
+        for group in job.groups
+    )
+    _calls(job, keys)
     _one_snapshot(job, keys)
 
 
