@@ -259,6 +259,7 @@ def test_arrays_that_kernels_cannot_take_as_they_are() -> None:
     store, oracle = RowStore(group), RowOracle(group)
     store.push(pool, some_gradients(pool, 4, random, bad=0))
     oracle.push(pool, some_gradients(pool, 4, np.random.default_rng(2), bad=0))
+    store.write_rows(pool, store.read_rows(pool).rows)
     kernels: list[Any] = [read_kernel, update_kernel, write_kernel]
     compiled = [len(kernel.signatures) for kernel in kernels]
 
