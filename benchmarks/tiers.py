@@ -198,7 +198,7 @@ def _append(store: SsdRows, keys: KeySet, values: np.ndarray) -> float:
     started = time.perf_counter()
     store.reserve(len(keys))
     for start in range(0, len(keys), BATCH_ROWS):
-        part = KeySet(keys.tables[start : start + BATCH_ROWS], keys.keys[start : start + BATCH_ROWS])
+        part = keys[start : start + BATCH_ROWS]
         store.append(part, values[: len(part)], uses[: len(part)])
     store.sync()
     return time.perf_counter() - started
@@ -221,7 +221,7 @@ def _raw_write(path: Path, bytes_: int) -> float:
 
 def _reads(store: SsdRows, keys: KeySet, random: np.random.Generator) -> float:
     picked = random.choice(len(keys), BATCH_ROWS, replace=False)
-    part = KeySet(keys.tables[picked], keys.keys[picked])
+    part = keys[picked]
     started = time.perf_counter()
     read = store.read(part)
     seconds = time.perf_counter() - started
@@ -263,7 +263,7 @@ class FilledTrainer:
                 store.most_rows = int(share * len(keys))
         for store, keys in zip(self._server.stores, touched, strict=True):
             for start in range(0, len(keys), BATCH_ROWS):
-                part = KeySet(keys.tables[start : start + BATCH_ROWS], keys.keys[start : start + BATCH_ROWS])
+                part = keys[start : start + BATCH_ROWS]
                 store.pull(part, create=Create.YES)
         self._lane = LaneServer(self._server)
         clock = SpanClock()

@@ -169,7 +169,7 @@ def _table_view(found: Model, name: str) -> TableView:
         if spec.groups[part.group] is not group:
             continue
         mine = part.keys.tables == table.index
-        keys = KeySet(part.keys.tables[mine], part.keys.keys[mine])
+        keys = part.keys[mine]
         buckets = bucket_of(keys, seeds=mixed_seeds(spec.groups), buckets=spec.buckets)
         rows_of_bucket += np.bincount(buckets, minlength=spec.buckets)
         norms.append(np.linalg.norm(part.rows[mine, : group.dim], axis=1).astype(np.float32))

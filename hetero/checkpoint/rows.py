@@ -28,7 +28,7 @@ from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
 from hetero.keys.routing import mixed_seeds
-from hetero.records import I32, JobSpec, KeySet
+from hetero.records import I32, JobSpec
 
 PART_BYTES = 64 << 20
 MOST_PARTS = 256
@@ -220,7 +220,7 @@ def _load(store: Rows, job: JobSpec, chunk: RowChunk, entry: FileEntry, *, serve
         shift = np.uint64(65 - job.buckets.bit_length())
         owners_kernel(keys.tables, keys.keys, mixed_seeds(job.groups), shift, owners, owner)
         kept = owner == server
-        keys, rows = KeySet(keys.tables[kept], keys.keys[kept]), rows[kept]
+        keys, rows = keys[kept], rows[kept]
     if entry.kind is FileKind.TOMBSTONES:
         store.delete_rows(keys)
     else:

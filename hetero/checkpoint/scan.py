@@ -97,7 +97,7 @@ def _all_of(store: RowStore, *, group: int) -> ScannedRows:
 
 def _one(chunk: RowChunk, at: int) -> RowChunk:
     return RowChunk(
-        KeySet(chunk.keys.tables[at : at + 1], chunk.keys.keys[at : at + 1]),
+        chunk.keys[at : at + 1],
         chunk.rows[at : at + 1],
         {name: values[at : at + 1] for name, values in chunk.statistics.items()},
     )

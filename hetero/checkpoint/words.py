@@ -80,4 +80,4 @@ def load_words(stores: Sequence[Rows], job: JobSpec, snapshot: Snapshot, *, serv
         owner = np.empty(len(keys), np.int32)
         owners_kernel(keys.tables, keys.keys, seeds, shift, owners, owner)
         mine = owner == server
-        store.load_words(words_kind(entry), KeySet(keys.tables[mine], keys.keys[mine]), words[mine])
+        store.load_words(words_kind(entry), keys[mine], words[mine])

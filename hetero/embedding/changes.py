@@ -99,7 +99,7 @@ class Changes:
         )
         positions = removed[:count]
         if count and self._epochs.now:  # before the first mark there is none to ask since
-            self._deleted.append((self._epochs.now, KeySet(keys.tables[positions], keys.keys[positions])))
+            self._deleted.append((self._epochs.now, keys[positions]))
         return positions
 
     def _end(self) -> None:

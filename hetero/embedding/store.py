@@ -105,7 +105,7 @@ class RowStore:
         if create is Create.YES and len(missing):
             self._insert(keys, missing)
             fresh = np.empty((len(missing), self._group.dim), np.float32)
-            self._read(_picked(keys, missing), fresh)
+            self._read(keys[missing], fresh)
             out[missing] = fresh
         return out
 
@@ -122,7 +122,7 @@ class RowStore:
         missing, rejected = self._update(keys, gradients)
         if len(missing):
             self._insert(keys, missing)
-            _, rejected_new = self._update(_picked(keys, missing), gradients[missing])
+            _, rejected_new = self._update(keys[missing], gradients[missing])
             rejected = np.sort(np.concatenate([rejected, missing[rejected_new]]))
         return PushReport(
             applied=len(keys) - len(rejected),
@@ -337,7 +337,7 @@ class RowStore:
 
         def part(start: int, stop: int) -> I32:
             missing = np.empty(stop - start, np.int32)
-            own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            own = keys[start:stop]
             count = read_kernel(*self._place(own), self.width, out[start:stop], missing)
             return missing[:count] + np.int32(start)
 
@@ -348,7 +348,7 @@ class RowStore:
 
         def part(start: int, stop: int) -> tuple[I32, I32]:
             missing, rejected = np.empty(stop - start, np.int32), np.empty(stop - start, np.int32)
-            own = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            own = keys[start:stop]
             room = update_room(self._group.dim)
             absent, bad = update_kernel(
                 *self._place(own),
@@ -410,7 +410,3 @@ def _floats(values: F32, *, shape: tuple[int, int], what: str) -> F32:
     if values.shape != shape:
         raise ProtocolError(f"{what}: got shape {values.shape}, expected {shape}")
     return np.require(values, np.float32, ("C", "A", "W"))
-
-
-def _picked(keys: KeySet, positions: I32) -> KeySet:
-    return KeySet(keys.tables[positions], keys.keys[positions])

@@ -125,9 +125,9 @@ class TieredStore:
         def work(start: int, part: KeySet) -> None:
             self._resident.next_turn()
             missing = self._resident.touch(part)
-            elsewhere = _picked(part, missing)
+            elsewhere = part[missing]
             there = self._ssd.discard(elsewhere)
-            self._count_new(_picked(elsewhere, ~there))
+            self._count_new(elsewhere[~there])
             self._make_room(len(missing))
             self._memory.write_rows(part, rows[start : start + len(part)])
             self._resident.note(elsewhere, np.zeros(len(elsewhere), np.uint8))
@@ -166,7 +166,7 @@ class TieredStore:
         fresh = missing[~found]
         uses[fresh] = 0
         self._first_rows(keys, fresh, rows)
-        self._count_new(_picked(keys, fresh))
+        self._count_new(keys[fresh])
         self._counts.memory += len(keys) - len(missing)
         self._counts.ssd += len(missing) - len(fresh)
         self._leases.add(keys, holder=holder, uses=uses)
@@ -327,12 +327,12 @@ class TieredStore:
         """`work(start, keys)` over parts that fit memory, in order."""
         size = max(1, min(self.budget.part_rows, self.capacity() // 4))
         for start in range(0, len(keys), size):
-            work(start, KeySet(keys.tables[start : start + size], keys.keys[start : start + size]))
+            work(start, keys[start : start + size])
 
     def _bring_or_make(self, keys: KeySet) -> None:
         """`_bring`, and count the others as made, which the caller is about to do."""
         self._fresh = self._bring(keys)
-        self._count_new(_picked(keys, self._fresh))
+        self._count_new(keys[self._fresh])
 
     def _bring(self, keys: KeySet) -> I32:
         """Let all rows be in memory that exist, and room be there for the others; positions of those."""
@@ -342,11 +342,11 @@ class TieredStore:
         if not len(missing):
             return missing
         self._make_room(len(missing))
-        found = self._ssd.take(_picked(keys, missing))
+        found = self._ssd.take(keys[missing])
         came = np.flatnonzero(found.found)
         self._counts.ssd += len(came)
         if len(came):
-            coming = _picked(keys, missing[came])
+            coming = keys[missing[came]]
             self._memory.write_rows(coming, found.rows[came])
             self._resident.note(coming, np.minimum(found.uses[came] + 1, MOST_USES).astype(np.uint8))
         nowhere: I32 = missing[~found.found]
@@ -355,7 +355,7 @@ class TieredStore:
     def _settle(self, keys: KeySet) -> None:
         """Note the rows that the call has made, and let the disk's work go on."""
         if len(self._fresh):
-            self._resident.note(_picked(keys, self._fresh), np.zeros(len(self._fresh), np.uint8))
+            self._resident.note(keys[self._fresh], np.zeros(len(self._fresh), np.uint8))
             self._fresh = self._fresh[:0]
         self._ssd.tick()
 
@@ -395,7 +395,7 @@ class TieredStore:
         rows = np.ascontiguousarray(read.rows[:, :columns])
         missing = np.flatnonzero(~read.found).astype(np.int32)
         if len(missing):
-            below = self._ssd.read(_picked(keys, missing), columns=columns)
+            below = self._ssd.read(keys[missing], columns=columns)
             rows[missing] = below.rows
             read.found[missing] = below.found
         return RowsRead(rows, read.found)
@@ -439,7 +439,3 @@ class TieredStore:
 def tier_counts(stores: Sequence[object]) -> dict[str, int]:
     """Counts of all tiered stores among a server's, added up; empty where there is none."""
     return added_up(store.use() for store in stores if isinstance(store, TieredStore))
-
-
-def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:
-    return KeySet(keys.tables[positions], keys.keys[positions])

@@ -58,7 +58,7 @@ class TieredCut:
                 bad = int((chunk.kinds[at] != ROW).sum())
                 if bad:
                     raise damaged(segment, bad)
-                yield RowChunk(KeySet(chunk.keys.tables[at], chunk.keys.keys[at]), chunk.rows[at])
+                yield RowChunk(chunk.keys[at], chunk.rows[at])
 
     def deleted(self) -> tuple[KeySet, ...]:
         """None: a cut holds all rows there are."""

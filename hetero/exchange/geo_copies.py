@@ -59,7 +59,7 @@ class CopiedGroup:
     def without_copy(self, keys: KeySet) -> KeySet:
         """Those of the rows that this tower has no copy of."""
         missing = np.flatnonzero(self._numbers.find(keys) < 0)
-        return KeySet(keys.tables[missing], keys.keys[missing])
+        return keys[missing]
 
     def add(self, keys: KeySet, weights: F32) -> None:
         """Copies of rows met for the first time, float32 [n, E], with the state that new rows begin with."""

@@ -70,7 +70,7 @@ class CopiedRows:
         if (numbers < 0).any() or (self._since[numbers, tower] == _NO_COPY).any():
             raise ProtocolError(f"server: tower {tower} sends differences of a row of {self._names} it never pulled")
         good = np.flatnonzero(np.isfinite(differences).all(1)).astype(np.int32)
-        changed, added = numbers[good], KeySet(keys.tables[good], keys.keys[good])
+        changed, added = numbers[good], keys[good]
         rows = self._store.read_rows(added).rows
         rows[:, : self._dim] += differences[good]
         self._store.write_rows(added, rows)

@@ -198,7 +198,7 @@ class ServerMove:
             yield MovedRows(
                 target=target,
                 group=group,
-                keys=KeySet(keys.tables[at], keys.keys[at]),
+                keys=keys[at],
                 rows=None if rows is None else rows[at],
             )
 

@@ -142,7 +142,7 @@ class WindowBuilder:
         needed = np.zeros(len(union), np.bool_)
         needed[local[before:]] = True
         leaving, entering = np.flatnonzero(~needed[:before]), np.arange(before, len(union))
-        fresh = KeySet(union.tables[before:], union.keys[before:])
+        fresh = union[before:]
         owners = np.concatenate([state.owners, self._owners_of(fresh)])
         slots = np.concatenate([state.slots, np.empty(len(fresh), np.int32)])
         for owner in range(self._towers):
@@ -150,16 +150,16 @@ class WindowBuilder:
             slots[come] = self._take_slots(state, owner, slots[gone], len(come))
             moves[owner].append(
                 GroupMoves(
-                    leave=KeySet(union.tables[gone], union.keys[gone]),
+                    leave=union[gone],
                     leave_slots=slots[gone],
-                    enter=KeySet(union.tables[come], union.keys[come]),
+                    enter=union[come],
                     enter_slots=slots[come],
                     capacity=state.used[owner],
                 )
             )
         kept = np.flatnonzero(needed)
         place = np.cumsum(needed, dtype=np.int32) - np.int32(1)
-        state.keys = KeySet(union.tables[kept], union.keys[kept])
+        state.keys = union[kept]
         state.owners, state.slots = owners[kept], slots[kept]
         ends = before + np.cumsum([len(batch) for batch in batches], dtype=np.int64)
         return [place[local[end - len(batch) : end]] for batch, end in zip(batches, ends, strict=True)]

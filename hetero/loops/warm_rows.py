@@ -73,7 +73,7 @@ def _rows_that_move(job: JobSpec) -> None:
     tables, keys = np.zeros(count, np.uint16), np.arange(count, dtype=np.uint64)
     for group in job.groups:
         own = KeySet(tables + np.uint16(group.tables[0].index), keys)
-        half = KeySet(own.tables[: count // 2], own.keys[: count // 2])
+        half = own[: count // 2]
         memory = budget_for(group, rows=count // 16, ssd_rows=count, leased_rows=count, ssd_bytes=1 << 24)
         with tempfile.TemporaryDirectory() as folder:
             storage = StorageSpec(memory_bytes=memory, directories=(folder,), ssd_bytes=1 << 24, io=DiskIo.CACHED)

@@ -190,7 +190,7 @@ def _sampled(keys: KeySet, seeds: U64, sample: float) -> KeySet:
         return keys
     drawn = mix64_reference(mix64_reference(keys.keys ^ seeds[keys.tables]) + GOLDEN)
     taken = drawn < np.uint64(int(sample * 2.0**64))
-    return KeySet(keys.tables[taken], keys.keys[taken])
+    return keys[taken]
 
 
 def _budget(group: GroupSpec, *, memory_bytes: int, ssd_bytes: int) -> TierBudget:

@@ -131,6 +131,10 @@ class KeySet:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __getitem__(self, picked: slice | np.ndarray) -> KeySet:
+        """The rows at a slice, at positions (any integer dtype) or under a mask (bool [U])."""
+        return KeySet(self.tables[picked], self.keys[picked])
+
 
 @dataclass(frozen=True, slots=True)
 class GroupBatch:

@@ -65,7 +65,7 @@ def rows_for(count: int, *, version: int) -> F32:
 
 
 def part_of(keys: KeySet, picked: np.ndarray) -> KeySet:
-    return KeySet(keys.tables[picked], keys.keys[picked])
+    return keys[picked]
 
 
 def uses_of(keys: KeySet) -> np.ndarray:

@@ -84,10 +84,10 @@ class WaitingKeys:
         """Keys that get a row by their score when a day begins, and the units they have."""
         keys, words = self._words.entries()
         if self._spec.score is None:
-            return KeySet(keys.tables[:0], keys.keys[:0]), words[:0]
+            return keys[:0], words[:0]
         units = words & _SEEN
         enough = units >= self._spec.score * CLICK_UNITS
-        return KeySet(keys.tables[enough], keys.keys[enough]), units[enough]
+        return keys[enough], units[enough]
 
     def put(self, keys: KeySet, seen: U16, *, day: int) -> None:
         """Let unique keys have been seen so often (at least once), last on a day."""
@@ -104,7 +104,7 @@ class WaitingKeys:
         keys, words = self._words.entries()
         age = (day - (words >> _SEEN_BITS).astype(np.int64)) % (MOST_DAYS + 1)
         old = age > self._forget_days
-        gone = KeySet(keys.tables[old], keys.keys[old])
+        gone = keys[old]
         self._words.remove(gone)
         return gone
 

@@ -38,7 +38,7 @@ class PolicyCut:
         for chunk in self._inner.chunks():
             if len(self._without_row):
                 stay = self._without_row.words(chunk.keys) == 0
-                keys = KeySet(chunk.keys.tables[stay], chunk.keys.keys[stay])
+                keys = chunk.keys[stay]
                 chunk = RowChunk(keys, chunk.rows[stay], {n: values[stay] for n, values in chunk.statistics.items()})
             yield chunk
 

@@ -58,7 +58,7 @@ class DroppedKeys:
         """Forget those of long ago when `day` begins."""
         keys, words = self._words.entries()
         old = ((day - (words & _DAY).astype(np.int64)) & int(_DAY)) > REMEMBER_DAYS
-        self._words.remove(KeySet(keys.tables[old], keys.keys[old]))
+        self._words.remove(keys[old])
 
     def entries(self) -> tuple[KeySet, U16]:
         """All keys and their words, for a snapshot."""

@@ -66,10 +66,10 @@ class Judge:
             judged = self.judge(keys, rows, day=day)
             at = np.flatnonzero(judged.verdicts)
             if len(at):
-                gone.append(Judged(_picked(keys, at), judged.verdicts[at], judged.scores[at]))
+                gone.append(Judged(keys[at], judged.verdicts[at], judged.scores[at]))
             if self._spec.capacity is not None:
                 stay = np.flatnonzero(judged.verdicts == 0)
-                kept.append((_picked(keys, stay), judged.scores[stay], rows[stay, self._first + 2].copy()))
+                kept.append((keys[stay], judged.scores[stay], rows[stay, self._first + 2].copy()))
         yield from gone
         if kept:
             yield self._beyond_capacity(kept)
@@ -88,8 +88,4 @@ class Judge:
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
         over = order[rank >= self._spec.capacity // buckets]
         verdicts = np.full(len(over), OVER_CAPACITY, np.uint8)
-        return Judged(_picked(keys, over), verdicts, scores[over])
-
-
-def _picked(keys: KeySet, positions: np.ndarray) -> KeySet:
-    return KeySet(keys.tables[positions], keys.keys[positions])
+        return Judged(keys[over], verdicts, scores[over])

@@ -62,11 +62,11 @@ class PolicyRows:
             return self.inner.pull(keys, create=create)
         has_row = self.inner.there(keys)
         lacking = np.flatnonzero(~has_row)
-        comes = lacking[self._waiting.admitted(_picked(keys, lacking))]
+        comes = lacking[self._waiting.admitted(keys[lacking])]
         has_row[comes] = True
-        self._made(_picked(keys, comes))
+        self._made(keys[comes])
         rows = np.zeros((len(keys), self._group.dim), np.float32)
-        rows[has_row] = self.inner.pull(_picked(keys, has_row), create=Create.YES)
+        rows[has_row] = self.inner.pull(keys[has_row], create=Create.YES)
         return rows
 
     def push(self, keys: KeySet, gradients: F32) -> PushReport:
@@ -80,8 +80,8 @@ class PolicyRows:
             self._count_uses(keys, gradients)
             return report
         has_row = self.inner.there(keys)
-        self._waiting.count_step(_picked(keys, ~has_row), gradients[~has_row, dim:], day=self._day)
-        own, places = _picked(keys, has_row), np.flatnonzero(has_row).astype(np.int32)
+        self._waiting.count_step(keys[~has_row], gradients[~has_row, dim:], day=self._day)
+        own, places = keys[has_row], np.flatnonzero(has_row).astype(np.int32)
         report = self.inner.push(own, gradients[places, :dim])
         self._count_uses(own, gradients[places])
         return replace(report, rejected_at=places[report.rejected_at])
@@ -107,7 +107,7 @@ class PolicyRows:
     def lease(self, keys: KeySet, *, holder: int) -> F32:
         """As `RowStore.lease`; where keys are admitted [U, W + 1], see `hetero.optim.definition.lease_width`."""
         lent = self.inner.lend(keys, holder=holder)
-        lacking = _picked(keys, ~lent.found)
+        lacking = keys[~lent.found]
         if self._waiting is None:
             self._made(lacking)
             return lent.rows
@@ -123,10 +123,10 @@ class PolicyRows:
             return
         lacking, own = rows[:, self.width] != 0, np.ascontiguousarray(rows[:, : self.width])
         self.inner.check_held(keys, holder=holder)
-        self.inner.drop_leased(_picked(keys, lacking), holder=holder)
-        self.inner.give_back(_picked(keys, ~lacking), own[~lacking], holder=holder)
+        self.inner.drop_leased(keys[lacking], holder=holder)
+        self.inner.give_back(keys[~lacking], own[~lacking], holder=holder)
         self._note_seen(keys, rows[:, self.width])
-        self._lent.remove(_picked(keys, lacking))
+        self._lent.remove(keys[lacking])
 
     def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Note what leased rows and counts are now, for the cut that follows."""
@@ -148,7 +148,7 @@ class PolicyRows:
                 self._drop(judged.keys)
                 self._dropped.add(judged.keys, judged.verdicts, day=day)
                 for verdict, reason in REASONS.items():
-                    self._note_drops(_picked(judged.keys, judged.verdicts == verdict), reason)
+                    self._note_drops(judged.keys[judged.verdicts == verdict], reason)
         if self._waiting is not None:
             self._widen(*self._waiting.ripe())
         self._tell_beside()
@@ -226,8 +226,8 @@ class PolicyRows:
         """Take what a tower tells of leased keys: 0 for those with a row, else 1 + the steps that saw them."""
         assert self._waiting is not None
         counted = np.flatnonzero(seen > 1)  # 1: no step has seen it
-        self._waiting.put(_picked(keys, counted), (seen[counted] - 1).astype(np.uint16), day=self._day)
-        come = _picked(keys, np.flatnonzero(seen == 0))
+        self._waiting.put(keys[counted], (seen[counted] - 1).astype(np.uint16), day=self._day)
+        come = keys[np.flatnonzero(seen == 0)]
         self._made(come)
         self._lent.remove(come)
 
@@ -253,7 +253,7 @@ class PolicyRows:
         self.widened += len(keys)
         self._made(keys)
         for start in range(0, len(keys), _AT_ONCE):
-            part = _picked(keys, slice(start, start + _AT_ONCE))
+            part = keys[start : start + _AT_ONCE]
             self.inner.pull(part, create=Create.YES)
             if self._judge is not None:
                 rows, first = self.inner.read_rows(part).rows, self._judge.first
@@ -268,8 +268,4 @@ class PolicyRows:
 
     def _drop(self, keys: KeySet) -> None:
         for start in range(0, len(keys), _AT_ONCE):
-            self.inner.delete_rows(_picked(keys, slice(start, start + _AT_ONCE)))
-
-
-def _picked(keys: KeySet, positions: np.ndarray | slice) -> KeySet:
-    return KeySet(keys.tables[positions], keys.keys[positions])
+            self.inner.delete_rows(keys[start : start + _AT_ONCE])

@@ -19,7 +19,6 @@ from hetero.embedding.ssd.scan import ScannedChunk, damaged, decode_chunk, locat
 from hetero.embedding.ssd.writer import Writer
 from hetero.errors import CapacityError
 from hetero.kernels.ssd_records import ROW, TOMBSTONE
-from hetero.records import KeySet
 
 _LEAST_SHARE = 0.1
 _CHUNKS_AT_ONCE = 2
@@ -138,12 +137,12 @@ class Compaction:
 
     def _move_rows(self, segment: Segment, chunk: ScannedChunk) -> None:
         positions = np.flatnonzero(chunk.kinds == ROW)
-        keys = KeySet(chunk.keys.tables[positions], chunk.keys.keys[positions])
+        keys = chunk.keys[positions]
         old = locations_of(segment, chunk.first + positions, self._layout)
         live = self._index.is_live(keys, old)
         if not live.any():
             return
-        keys, picked = KeySet(keys.tables[live], keys.keys[live]), positions[live]
+        keys, picked = keys[live], positions[live]
         new = self._writer.append(keys, chunk.rows[picked], chunk.uses[picked])
         np.add.at(self._files.live, new >> self._layout.position_bits, 1)
         self._files.live[segment.slot] -= len(keys)
@@ -156,7 +155,7 @@ class Compaction:
         positions = np.flatnonzero(chunk.kinds == TOMBSTONE)
         if not len(positions):
             return
-        keys = KeySet(chunk.keys.tables[positions], chunk.keys.keys[positions])
+        keys = chunk.keys[positions]
         nothing = np.zeros((len(positions), self._layout.width), np.float32)
         written = self._writer.append(
             keys,

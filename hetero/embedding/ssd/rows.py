@@ -113,7 +113,7 @@ class SsdRows:
         """
         for start in range(0, len(keys), self.layout.per_chunk):
             stop = start + self.layout.per_chunk
-            part = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            part = keys[start:stop]
             self.index.make_room(part)
             self.compaction.ensure_space(len(part))
             locations = self.writer.append(part, rows[start:stop], uses[start:stop])
@@ -136,7 +136,7 @@ class SsdRows:
         written = [np.empty(0, np.int64)]
         for start in range(0, len(keys), self.layout.per_chunk):
             stop = start + self.layout.per_chunk
-            part = KeySet(keys.tables[start:stop], keys.keys[start:stop])
+            part = keys[start:stop]
             self.compaction.ensure_space(len(part))
             written.append(self.writer.append(part, rows[start:stop], uses[start:stop]))
         return np.concatenate(written)

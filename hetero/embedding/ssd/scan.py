@@ -102,11 +102,11 @@ def live_rows(files: SegmentFiles, index: SsdIndex, writer: Writer) -> Iterator[
                     segment, part, layout, address=address or buffer.address, size=size, columns=layout.width
                 )
                 positions = np.flatnonzero(chunk.kinds == ROW)
-                keys = KeySet(chunk.keys.tables[positions], chunk.keys.keys[positions])
+                keys = chunk.keys[positions]
                 live = index.is_live(keys, locations_of(segment, chunk.first + positions, layout))
                 seen += int(live.sum())
                 if live.any():
-                    yield KeySet(keys.tables[live], keys.keys[live]), chunk.rows[positions[live]]
+                    yield keys[live], chunk.rows[positions[live]]
             if seen < int(files.live[segment.slot]):
                 raise damaged(segment, int(files.live[segment.slot]) - seen)
     finally:

@@ -18,7 +18,7 @@ from hetero.embedding.cut import RowChunk
 from hetero.embedding.store import Create, RowStore
 from hetero.errors import DataError, ProtocolError
 from hetero.keys.routing import Router, initial_owners
-from hetero.records import F32, KeySet
+from hetero.records import F32
 from tests.support.row_client import some_keys
 from tests.support.row_updates import assert_same_bits
 from tests.support.snapshots import JOB, Stores, contents, load, new_stores, save
@@ -46,7 +46,7 @@ class Servers:
             dim = JOB.groups[group].dim
             for what in ("push", "create", "delete"):
                 picked = self.random.choice(len(pool), rows, replace=False)
-                for server, part in enumerate(router.route(KeySet(pool.tables[picked], pool.keys[picked]))):
+                for server, part in enumerate(router.route(pool[picked])):
                     store: RowStore = self.stores[server][group]
                     if what == "push":
                         store.push(part.keys, self.random.normal(size=(len(part.keys), dim)).astype(np.float32))

@@ -82,7 +82,7 @@ class Interleaving:
 
     def act(self, action: str, size: int) -> None:
         picked = self.random.choice(len(self.pool), min(size, len(self.pool)), replace=False)
-        keys = KeySet(self.pool.tables[picked], self.pool.keys[picked])
+        keys = self.pool[picked]
         if action == "push":
             gradients = self.random.normal(size=(len(keys), GROUP.dim)).astype(np.float32)
             gradients[self.random.random(len(keys)) < 0.1] = np.nan
@@ -192,9 +192,9 @@ def test_a_delta_holds_the_rows_that_changed_and_no_others() -> None:
     store, pool = RowStore(GROUP), key_pool(120, seed=1)
     store.pull(pool, create=Create.YES)
     before = store.mark()
-    pushed = KeySet(pool.tables[:30], pool.keys[:30])
+    pushed = pool[:30]
     store.push(pushed, np.ones((30, 2), np.float32))
-    read_only = KeySet(pool.tables[30:60], pool.keys[30:60])
+    read_only = pool[30:60]
     store.pull(read_only, create=Create.YES)
     store.read_rows(read_only)
     store.lease(read_only, holder=1)
@@ -301,9 +301,9 @@ def test_deletions_are_forgotten_when_nobody_will_ask() -> None:
     store, pool = RowStore(GROUP), key_pool(20, seed=0)
     store.pull(pool, create=Create.YES)
     first = store.mark()
-    store.delete_rows(KeySet(pool.tables[:5], pool.keys[:5]))
+    store.delete_rows(pool[:5])
     second = store.mark()
-    store.delete_rows(KeySet(pool.tables[5:7], pool.keys[5:7]))
+    store.delete_rows(pool[5:7])
     for since, deleted in ((first, 7), (second, 2)):
         cut = store.begin_snapshot(since=since)
         assert sum(map(len, cut.deleted())) == deleted

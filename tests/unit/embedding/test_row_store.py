@@ -67,7 +67,7 @@ def key_pool(rows: int, *, seed: int) -> KeySet:
 
 def some_of(pool: KeySet, count: int, random: np.random.Generator) -> KeySet:
     picked = random.choice(len(pool), min(count, len(pool)), replace=False)
-    return KeySet(pool.tables[picked], pool.keys[picked])
+    return pool[picked]
 
 
 def some_gradients(keys: KeySet, dim: int, random: np.random.Generator, *, bad: float = 0.05) -> F32:
@@ -101,7 +101,7 @@ def run_operations(
     """The same calls on both, each answer compared."""
     random, dim = (
         np.random.default_rng(seed),
-        oracle.pull(KeySet(pool.tables[:0], pool.keys[:0]), create=Create.NO).shape[1],
+        oracle.pull(pool[:0], create=Create.NO).shape[1],
     )
     for operation, size in sizes:
         keys = some_of(pool, size, random)
@@ -197,7 +197,7 @@ def test_the_order_of_keys_and_the_cuts_between_calls_change_no_bit() -> None:
     at_once, in_parts = RowStore(group), RowStore(group)
     at_once.push(pool, gradients)
     for part in np.array_split(random.permutation(len(pool)), 7):
-        in_parts.push(KeySet(pool.tables[part], pool.keys[part]), gradients[part])
+        in_parts.push(pool[part], gradients[part])
     assert_same_bits(at_once.read_rows(pool).rows, in_parts.read_rows(pool).rows)
 
 
@@ -227,7 +227,7 @@ def test_scoring_creates_nothing() -> None:
 @pytest.mark.parametrize("bad", BAD)
 def test_a_gradient_that_is_not_finite_is_named_and_leaves_its_row(bad: float) -> None:
     store, pool = RowStore(group_of(dim=2)), key_pool(60, seed=4)
-    half = KeySet(pool.tables[::2], pool.keys[::2])
+    half = pool[::2]
     store.pull(half, create=Create.YES)
     before = store.read_rows(pool)
     gradients = np.ones((len(pool), 2), np.float32)
@@ -313,7 +313,7 @@ def test_a_key_given_twice_makes_one_row() -> None:
     assert store.count() == 2
     assert len(everything(store)) == 2
     assert_same_bits(pulled[[0, 0]], pulled[2:])
-    assert_same_bits(pulled[:2], once.pull(KeySet(twice.tables[:2], twice.keys[:2]), create=Create.YES))
+    assert_same_bits(pulled[:2], once.pull(twice[:2], create=Create.YES))
 
 
 @pytest.mark.parametrize("table", [1, 3, 8, 65535])
@@ -365,7 +365,7 @@ def test_keys_of_another_type_or_length_are_refused(tables: np.ndarray, keys: U6
 def test_a_full_store_says_so_and_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of()
     store, oracle, pool = RowStore(group), RowOracle(group), key_pool(3000, seed=7)
-    first, rest = KeySet(pool.tables[:500], pool.keys[:500]), KeySet(pool.tables[500:], pool.keys[500:])
+    first, rest = pool[:500], pool[500:]
     gradients = np.ones((500, 3), np.float32)
     store.push(first, gradients)
     oracle.push(first, gradients)
@@ -396,12 +396,12 @@ def test_a_closed_store_still_holds_its_rows(threads: int, monkeypatch: pytest.M
 def test_rows_begin_on_lease_as_by_pull_and_a_failed_lease_holds_nothing() -> None:
     group, pool = group_of(), key_pool(200, seed=1)
     store, oracle = RowStore(group), RowOracle(group)
-    first, rest = KeySet(pool.tables[:90], pool.keys[:90]), KeySet(pool.tables[89:], pool.keys[89:])
+    first, rest = pool[:90], pool[89:]
     oracle.pull(first, create=Create.YES)
     assert_same_bits(store.lease(first, holder=3), oracle.read_rows(first).rows)
     with pytest.raises(LeaseError, match=rf"key {first.keys[89]} of table t{first.tables[89]} is held by tower 2"):
         store.lease(rest, holder=4)
-    store.lease(KeySet(rest.tables[1:], rest.keys[1:]), holder=4)
+    store.lease(rest[1:], holder=4)
     with pytest.raises(LeaseError, match="is held by tower 2"):
         store.give_back(pool, np.ones((len(pool), 4), np.float32), holder=4)
 

@@ -100,7 +100,7 @@ class TieredMachine(RuleBasedStateMachine):
         picked = np.random.default_rng(seed).permutation(len(POOL))[: int(share * len(POOL))]
         keys = KeySet(POOL.tables[picked], POOL.keys[picked])
         own = np.array([(pair not in self.leased) == free for pair in pairs(keys)], np.bool_)
-        return KeySet(keys.tables[own], keys.keys[own])
+        return keys[own]
 
     shares = st.sampled_from([0.01, 0.1, 0.3, 1.0])
     seeds = st.integers(0, 2**31)
@@ -162,7 +162,7 @@ class TieredMachine(RuleBasedStateMachine):
     def give_back(self, share: float, seed: int, holder: int) -> None:
         keys = self.some(share, seed, free=False)
         own = np.array([self.leased[pair][0] == holder for pair in pairs(keys)], np.bool_)
-        keys = KeySet(keys.tables[own], keys.keys[own])
+        keys = keys[own]
         rows = np.random.default_rng(seed).normal(size=(len(keys), WIDTH)).astype(np.float32)
         self.store.give_back(keys, rows, holder=holder)
         self.oracle.write_rows(keys, rows)
@@ -317,7 +317,7 @@ def test_a_cut_needs_the_values_of_leased_rows_and_tells_no_changes(tmp_path: Pa
     store.pull(POOL, create=Create.YES)
     some = KeySet(POOL.tables[:6], POOL.keys[:6])
     rows = store.lease(some, holder=1)
-    store.note_leased(KeySet(some.tables[:2], some.keys[:2]), rows[:2], holder=1)
+    store.note_leased(some[:2], rows[:2], holder=1)
     with pytest.raises(ProtocolError, match="towers hold 6 rows of a, b and have told the values of 2"):
         store.begin_snapshot()
     with pytest.raises(LeaseError, match="is held by tower 0"):

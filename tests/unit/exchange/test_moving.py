@@ -42,7 +42,7 @@ class Servers:
         self.seed += 1
         keys = some_keys(seed=self.chance.randrange(6), rows=40)
         gradients = some_gradients(keys, seed=self.seed)
-        gone = [KeySet(group.tables[::7], group.keys[::7]) for group in keys] if self.chance.random() < 0.4 else None
+        gone = [group[::7] for group in keys] if self.chance.random() < 0.4 else None
         self._change([self.single], Routing.first(buckets=self.job.buckets, servers=1), keys, gradients, gone)
         self._change(self.servers, self.routing, keys, gradients, gone)
 
