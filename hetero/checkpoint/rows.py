@@ -32,7 +32,7 @@ from hetero.records import I32, JobSpec
 
 PART_BYTES = 64 << 20
 MOST_PARTS = 256
-_CHUNKS_AHEAD = 2
+_CHUNKS_AHEAD = 16
 _SHORT_S = 0.2
 
 
