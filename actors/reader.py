@@ -12,6 +12,7 @@ import ray
 from actors.clients import Peer, RemoteSequencer
 from actors.context import RunContext
 from hetero.errors import ProtocolError
+from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import HeldSplit
 from hetero.loops.reader import Reader, read_splits, take_over
@@ -25,6 +26,8 @@ class ReaderActor:
     """Shell of `hetero.loops.reader.Reader`."""
 
     def __init__(self, context: RunContext, index: int) -> None:
+        if keep_freed_memory():  # the columns of a split are allocated and freed all the time
+            pa.set_memory_pool(pa.system_memory_pool())
         context.enter()
         warm_reader_kernels(context.job)
         pa.set_cpu_count(context.job.readers.threads)

@@ -14,6 +14,7 @@ from actors.clients import Peer, RemoteReader
 from actors.context import RunContext
 from hetero.errors import ProtocolError
 from hetero.exchange.window_size import WindowChoice, WindowSize
+from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import Claim, HeldSplit, InputQuality, Sequencer, Turn
 from hetero.keys.windows import TowerWindow
@@ -45,6 +46,7 @@ class SequencerActor:
     """Its calls may run at the same time; each caller waits for an answer before its next call."""
 
     def __init__(self, context: RunContext) -> None:
+        keep_freed_memory()
         context.enter()
         warm_sequencer_kernels(context.job)
         self._job = context.job

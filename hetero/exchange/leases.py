@@ -261,8 +261,14 @@ class LeasedRows:
         """Table and key of rejected rows, where they are in this tower's own batch."""
         names = {table.index: table.name for table in self._job.groups[group].tables}
         mine = batch.groups[group].unique
+        places = bad if self._towers.size == 1 else self._places(route, bad)
+        return [
+            RejectedGradient(step=step, table=names[int(mine.tables[at])], key=int(mine.keys[at]))
+            for at in places[:_MAX_EXAMPLES]
+        ]
+
+    def _places(self, route: StepRoute, bad: I32) -> I32:
+        """Where rejected rows stand among this tower's own batch's."""
         own = route.order[np.repeat(np.arange(len(route.need_counts)), route.need_counts) == self._towers.rank]
         begin = int(route.serve_counts[: self._towers.rank].sum())
-        local = route.merged_local[begin : begin + len(own)]
-        places = own[np.isin(local, bad)][:_MAX_EXAMPLES]
-        return [RejectedGradient(step=step, table=names[int(mine.tables[at])], key=int(mine.keys[at])) for at in places]
+        return own[np.isin(route.merged_local[begin : begin + len(own)], bad)]

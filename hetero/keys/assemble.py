@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,8 @@ from hetero.records import (
     ParsedSplit,
     Pooling,
 )
+
+_TILE_ROWS = 1024
 
 
 class Lookups(Protocol):
@@ -160,13 +163,15 @@ class BatchAssembler:
 def _interleave(lookups: Sequence[LookupSpec], split: ParsedSplit) -> Occurrences:
     """The lookups' keys, row after row and within a row lookup after lookup."""
     columns = [split.sparse[lookup.feature] for lookup in lookups]
-    tables = np.array([lookup.table for lookup in lookups], np.uint16)
+    numbers = tuple(lookup.table for lookup in lookups)
     if all(column.offsets is None for column in columns):
         keys = np.empty((split.rows, len(columns)), np.uint64)
-        for number, column in enumerate(columns):
-            keys[:, number] = column.keys
+        for start in range(0, split.rows, _TILE_ROWS):  # a tile stays in the cache while column after column is written
+            tile = keys[start : start + _TILE_ROWS]
+            for number, column in enumerate(columns):
+                tile[:, number] = column.keys[start : start + _TILE_ROWS]
         weights = _interleaved_weights(columns, None, split.rows)
-        return Occurrences(len(columns), np.tile(tables, split.rows), keys.reshape(-1), None, weights)
+        return Occurrences(len(columns), _repeated(numbers, split.rows), keys.reshape(-1), None, weights)
     lengths = np.stack([_lengths(column, split.rows) for column in columns], axis=1)
     offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
     keys = np.empty(offsets[-1], np.uint64)
@@ -174,7 +179,14 @@ def _interleave(lookups: Sequence[LookupSpec], split: ParsedSplit) -> Occurrence
         keys[_targets(lengths, offsets, number)] = column.keys
     weights = _interleaved_weights(columns, (lengths, offsets), split.rows)
     owner = np.tile(np.arange(len(columns)), split.rows)
-    return Occurrences(len(columns), tables[np.repeat(owner, lengths.reshape(-1))], keys, offsets, weights)
+    tables = np.array(numbers, np.uint16)[np.repeat(owner, lengths.reshape(-1))]
+    return Occurrences(len(columns), tables, keys, offsets, weights)
+
+
+@lru_cache(maxsize=4)
+def _repeated(tables: tuple[int, ...], rows: int) -> U16:
+    """The tables of every row's lookups, uint16 [rows * lookups]; most splits have as many rows as the one before."""
+    return np.tile(np.array(tables, np.uint16), rows)
 
 
 def _lengths(column: Jagged, rows: int) -> I64:

@@ -20,6 +20,8 @@ from hetero.keys.dedup import Deduplicator
 from hetero.keys.routing import bucket_of, mixed_seeds
 from hetero.records import I32, I64, BatchSpec, JobSpec, KeySet
 
+_NO_IDS = np.empty(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupMoves:
@@ -43,6 +45,7 @@ class StepRoute:
     order int32 [U]: the batch's unique rows sorted by owner. need_counts int64 [T]: how many of them each owner holds.
     serve_slots int32 [S]: this owner's rows that are asked for, tower after tower. serve_counts int64 [T].
     merged_slots int32 [M], merged_local int32 [S]: the distinct slots among them, and which each is.
+    Where there is one tower, order and merged_local would count up, and are empty.
     """
 
     order: I32
@@ -83,6 +86,15 @@ class _GroupState:
     used: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Union:
+    """The rows of a window and of the one before it: owners int32 [n], slots int32 [n]; ids: each batch's rows."""
+
+    owners: I32
+    slots: I32
+    ids: list[I32]
+
+
 class WindowBuilder:
     """Builds the windows of one phase in order; keeps only keys, owners and slots of the latest."""
 
@@ -93,9 +105,8 @@ class WindowBuilder:
         self._dedup = Deduplicator()
         self._index = 0
         none = KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64))
-        no_ids = np.empty(0, np.int32)
         self._groups = [
-            _GroupState(none, no_ids, no_ids, [no_ids] * self._towers, [0] * self._towers) for _ in job.groups
+            _GroupState(none, _NO_IDS, _NO_IDS, [_NO_IDS] * self._towers, [0] * self._towers) for _ in job.groups
         ]
 
     def build(
@@ -115,10 +126,10 @@ class WindowBuilder:
         routes: list[list[list[StepRoute]]] = [[[] for _ in specs] for _ in range(self._towers)]
         for number, state in enumerate(self._groups):
             batches = [keys[step][tower][number] for step in range(len(specs)) for tower in range(self._towers)]
-            ids = self._advance(state, batches, moves)
+            union = self._advance(state, batches, moves)
             for step in range(len(specs)):
-                of_step = ids[step * self._towers : (step + 1) * self._towers]
-                for tower, route in enumerate(self._routes(state, of_step)):
+                of_step = union.ids[step * self._towers : (step + 1) * self._towers]
+                for tower, route in enumerate(self._routes(union, of_step)):
                     routes[tower][step].append(route)
         index, self._index = self._index, self._index + 1
         return tuple(
@@ -132,8 +143,8 @@ class WindowBuilder:
             for tower in range(self._towers)
         )
 
-    def _advance(self, state: _GroupState, batches: Sequence[KeySet], moves: list[list[GroupMoves]]) -> list[I32]:
-        """Make the batches' rows the state's; add every owner's moves. Returns per batch ids into the state's rows."""
+    def _advance(self, state: _GroupState, batches: Sequence[KeySet], moves: list[list[GroupMoves]]) -> _Union:
+        """Make the batches' rows the state's; add every owner's moves. Returns where the batches' rows are."""
         before = len(state.keys)
         union, local = self._dedup(
             np.concatenate([state.keys.tables, *(batch.tables for batch in batches)]),
@@ -158,11 +169,11 @@ class WindowBuilder:
                 )
             )
         kept = np.flatnonzero(needed)
-        place = np.cumsum(needed, dtype=np.int32) - np.int32(1)
         state.keys = union[kept]
         state.owners, state.slots = owners[kept], slots[kept]
         ends = before + np.cumsum([len(batch) for batch in batches], dtype=np.int64)
-        return [place[local[end - len(batch) : end]] for batch, end in zip(batches, ends, strict=True)]
+        ids = [local[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
+        return _Union(owners, slots, ids)
 
     def _take_slots(self, state: _GroupState, owner: int, freed: I32, count: int) -> I32:
         """Slots for `count` rows: those just freed, those free before, then new ones."""
@@ -179,25 +190,24 @@ class WindowBuilder:
         buckets = bucket_of(keys, seeds=self._seeds, buckets=self._buckets)
         return (buckets * self._towers // self._buckets).astype(np.int32)
 
-    def _routes(self, state: _GroupState, ids: Sequence[I32]) -> list[StepRoute]:
-        """One step's routes of one group, per tower. ids: per tower, its batch's rows among the state's."""
+    def _routes(self, union: _Union, ids: Sequence[I32]) -> list[StepRoute]:
+        """One step's routes of one group, per tower. ids: per tower, its batch's rows among the union's."""
+        if self._towers == 1:
+            served, count = union.slots[ids[0]], np.array([len(ids[0])], np.int64)
+            return [StepRoute(_NO_IDS, count, served, count, served, _NO_IDS)]
         towers = range(self._towers)
-        orders = [np.argsort(state.owners[own], kind="stable").astype(np.int32) for own in ids]
-        counts = np.stack([np.bincount(state.owners[own], minlength=self._towers) for own in ids])
+        orders = [np.argsort(union.owners[own], kind="stable").astype(np.int32) for own in ids]
+        counts = np.stack([np.bincount(union.owners[own], minlength=self._towers) for own in ids])
         begins = np.concatenate([np.zeros((self._towers, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
         routes = []
         for owner in towers:
             asked = [ids[t][orders[t][begins[t, owner] : begins[t, owner + 1]]] for t in towers]
-            served = state.slots[np.concatenate(asked)]
-            merged, local = (served, _count_up(len(served))) if self._towers == 1 else _distinct(served, self._dedup)
+            served = union.slots[np.concatenate(asked)]
+            merged, local = _distinct(served, self._dedup)
             routes.append(
                 StepRoute(orders[owner], counts[owner], served, np.ascontiguousarray(counts[:, owner]), merged, local)
             )
         return routes
-
-
-def _count_up(count: int) -> I32:
-    return np.arange(count, dtype=np.int32)
 
 
 def _distinct(slots: I32, dedup: Deduplicator) -> tuple[I32, I32]:

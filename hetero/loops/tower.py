@@ -81,7 +81,7 @@ class Tower:
             self.dense.begin()
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
-            torch.manual_seed(_dropout_seed(self._job.seed, spec.step, spec.tower))
+            _seed_dropout(self._job.seed, spec.step, spec.tower)
             logits = self._forward(batch, rows, is_bf16=self._is_bf16)
             weights = None if batch.weights is None else torch.from_numpy(batch.weights)
             labels = torch.from_numpy(batch.labels)
@@ -241,6 +241,9 @@ def _gradient(rows: torch.Tensor) -> F32:
     return gradient
 
 
-def _dropout_seed(seed: int, step: int, tower: int) -> int:
-    """Dropout depends on (job seed, step, tower) alone; distinct below 2^12 towers and 2^28 steps."""
-    return ((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF
+def _seed_dropout(seed: int, step: int, tower: int) -> None:
+    """Dropout depends on (job seed, step, tower) alone; distinct below 2^12 towers and 2^28 steps.
+
+    Only the generator of the CPU: `torch.manual_seed` leaves word for devices never begun, with a stack trace each.
+    """
+    torch.default_generator.manual_seed(((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF)
