@@ -271,4 +271,5 @@ class LeasedRows:
         """Where rejected rows stand among this tower's own batch's."""
         own = route.order[np.repeat(np.arange(len(route.need_counts)), route.need_counts) == self._towers.rank]
         begin = int(route.serve_counts[: self._towers.rank].sum())
-        return own[np.isin(route.merged_local[begin : begin + len(own)], bad)]
+        places: I32 = own[np.isin(route.merged_local[begin : begin + len(own)], bad)]
+        return places

@@ -84,7 +84,8 @@ def test_a_killed_tower_of_two_is_named(job: JobSpec, mode: Mode) -> None:
     assert seconds < LIMIT_S
 
 
-@pytest.mark.parametrize("role", [pytest.param(Role.READER, marks=pytest.mark.slow), Role.SERVER])
+@pytest.mark.slow
+@pytest.mark.parametrize("role", [Role.READER, Role.SERVER])
 def test_a_stopped_role_is_named(job: JobSpec, role: Role) -> None:
     error, seconds = run_into(job, name=f"stopped-{role.value}", role=role, number=signal.SIGSTOP)
     assert isinstance(error, DeadlineError)

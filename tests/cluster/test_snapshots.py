@@ -76,6 +76,7 @@ def stop_at(job: JobSpec, folder: Path, *, step: int) -> TrainOutcome:
         return run.train(data, watch=stop.watch, snapshots=place)
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_with_other_numbers_is_the_undisturbed_run(
     job: JobSpec, whole: Finished, tmp_path: Path
 ) -> None:
