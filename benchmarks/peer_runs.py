@@ -1,7 +1,8 @@
 """One training run of this product or of a peer on the peers' workload, each in processes of its own.
 
 Both sides are measured alike: rows/s of chunks of 81,920 rows (at least 4 steps), the first chunk left out; AUC on the
-same 102,400 rows that follow.
+same 102,400 rows that follow. Variables that name OpenBLAS's kernels are taken from the environment of both: each side
+uses the CPU as it would on a user's machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import yaml
 
+from hetero.records import Precision
+
 TEST_ROWS = 102_400
 CHUNK_ROWS = 81_920
 LEAST_CHUNK_STEPS = 4
@@ -29,6 +32,8 @@ ROW_RATE, DENSE_RATE = 0.02, 0.007
 """Learning rates of ours; the peers have .01 for both. Row-wise Adagrad has one rate a row where the element-wise one
 of plain torch has one a weight, and learns a little slower at the same rate: AUC after 327,680 rows .8208 at .01 and
 .01, .8229 at these, .8235 with element-wise Adagrad at .01 (plain torch: .8232)."""
+_AUTOCAST = Path(__file__).parent / "autocast"
+_CHOOSES_KERNELS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 _DEADLINE_S = 900
 _SPARSE, _DENSE = 26, 13
 _DATA_ROWS = 2_000_000
@@ -54,7 +59,10 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One way to run a system. words: for the peer's script. waiting: of OpenMP's threads, for peers."""
+    """One way to run a system. words: for the peer's script. waiting: of OpenMP's threads, for peers.
+
+    precision: of matrix products, as a job file has it; of peers fp32, or bf16 by torch's autocast.
+    """
 
     system: str
     label: str
@@ -63,10 +71,11 @@ class Setting:
     waiting: str = "PASSIVE"
     threads: int = 1
     towers: int = 1
+    precision: Precision = Precision.FP32
 
     def run(self, load: Load, *, peers: Path, data: Path) -> Ran:
         """Train and evaluate. Raises RuntimeError with the end of what it printed when it fails."""
-        return _run_ours(self, load, data=data) if self.system == "hetero" else _run_peer(self, load, peers, data)
+        return _run_peer(self, load, peers, data) if self.words else _run_ours(self, load, data=data)
 
     def reached(self, load: Load, *, peers: Path, data: Path) -> float:
         """Rows/s of one run; 0 when it fails, so that another setting is taken."""
@@ -124,7 +133,11 @@ def job_of(setting: Setting, load: Load, *, data: Path, run: Path) -> dict[str, 
             "args": args,
             "optimizer": {"name": "adagrad", "lr": DENSE_RATE},
         },
-        "train": {"batch_size": load.batch * setting.towers, "max_steps": load.rows // (load.batch * setting.towers)},
+        "train": {
+            "batch_size": load.batch * setting.towers,
+            "max_steps": load.rows // (load.batch * setting.towers),
+            "precision": setting.precision.value,
+        },
         "roles": {"readers": 1, "servers": 1, "towers": {"count": setting.towers, "threads": setting.threads}},
         "run": {"folder": str(run)},
     }
@@ -155,7 +168,10 @@ def _run_peer(setting: Setting, load: Load, peers: Path, data: Path) -> Ran:
         *("--train-rows", str(min(load.rows, MOST_ROWS.get(setting.system, load.rows)))),
         *("--max-seconds", "600"),
     ]
-    out = _finished([setting.python, *words], cwd=peers, environment={"OMP_WAIT_POLICY": setting.waiting})
+    environment = {"OMP_WAIT_POLICY": setting.waiting}
+    if setting.precision is Precision.BF16:
+        environment["PYTHONPATH"] = str(_AUTOCAST)
+    out = _finished([setting.python, *words], cwd=peers, environment=environment)
     lines = [line for line in out.splitlines() if '"system"' in line]
     if not lines:
         raise RuntimeError(f"{setting.system}, {setting.label}: printed no result: {out[-500:]}")
@@ -164,10 +180,11 @@ def _run_peer(setting: Setting, load: Load, peers: Path, data: Path) -> Ran:
 
 
 def _finished(command: list[str], *, cwd: Path, environment: dict[str, str]) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name not in _CHOOSES_KERNELS}
     ended = subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         timeout=_DEADLINE_S,
