@@ -129,16 +129,15 @@ class RemoteReader:
             self._changed.notify_all()
 
     def batch(self, piece: Piece) -> Pending[Batch]:
-        return _Asked(self, "batch", "rows", piece)
+        return _Asked(self, "batch", f"rows {_where(piece, piece)}", piece)
 
-    def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
-        return _Asked(self, "keys", "keys of rows", piece)
+    def keys(self, pieces: Sequence[Piece]) -> Pending[tuple[tuple[KeySet, ...], ...]]:
+        return _Asked(self, "keys", f"keys of rows {_where(pieces[0], pieces[-1])}", pieces)
 
-    def ask(self, method: str, what: str, piece: Piece) -> tuple[Peer, Answer[Any]]:
+    def ask(self, method: str, where: str, asked: Piece | Sequence[Piece]) -> tuple[Peer, Answer[Any]]:
         """Begin a call of the reader that is there now."""
         peer = self._peer
-        where = f"{what} {piece.start} to {piece.stop} of split {piece.position}"
-        ref = getattr(peer.handle, method).remote(piece)
+        ref = getattr(peer.handle, method).remote(asked)
         return peer, Answer(ref=ref, member=peer.member, what=where, deadline_s=peer.deadline_s)
 
     def await_another(self, lost: Peer) -> bool:
@@ -150,9 +149,9 @@ class RemoteReader:
 class _Asked(Generic[T]):
     """Rows or keys under way, from the first reader that lives long enough to give them."""
 
-    def __init__(self, reader: RemoteReader, method: str, what: str, piece: Piece) -> None:
+    def __init__(self, reader: RemoteReader, method: str, where: str, asked: Piece | Sequence[Piece]) -> None:
         self._reader = reader
-        self._asked = (method, what, piece)
+        self._asked = (method, where, asked)
         self._peer, self._answer = reader.ask(*self._asked)
 
     def result(self) -> T:
@@ -163,6 +162,10 @@ class _Asked(Generic[T]):
                 if not self._reader.await_another(self._peer):
                     raise
                 self._peer, self._answer = self._reader.ask(*self._asked)
+
+
+def _where(first: Piece, last: Piece) -> str:
+    return f"{first.start} to {last.stop} of split {first.position}"
 
 
 class RemoteSequencer:

@@ -60,8 +60,9 @@ class ReaderActor:
         return self._opened().batch(piece)
 
     @ray.method(concurrency_group="serve")
-    def keys(self, piece: Piece) -> tuple[KeySet, ...]:
-        return self._opened().keys(piece)
+    def keys(self, pieces: Sequence[Piece]) -> tuple[tuple[KeySet, ...], ...]:
+        reader = self._opened()
+        return tuple(reader.keys(piece) for piece in pieces)
 
     def role_report(self) -> RoleReport:
         self._keep_spans()

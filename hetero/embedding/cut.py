@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from hetero.embedding.epochs import Epochs
-from hetero.embedding.region import Region
 from hetero.embedding.shards import SHARDS, Shards
 from hetero.errors import CapacityError, ProtocolError
 from hetero.kernels.cut import IN_USE, MOST, NODE_BYTES, USED, keep_kernel, read_chunk_kernel
 from hetero.kernels.index import HEADER_BYTES, ROW_COUNT
+from hetero.kernels.region import Region
 from hetero.records import F32, I32, I64, U16, U64, KeySet
 
 CHUNK_ROWS = 1 << 12

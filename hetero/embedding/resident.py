@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.shards import SHARDS
 from hetero.embedding.store import RowStore
 from hetero.kernels.index import CAPACITY, HEADER_BYTES, ROW_COUNT
+from hetero.kernels.region import Region
 from hetero.kernels.residency import (
     TURNS,
     note_kernel,

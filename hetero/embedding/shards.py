@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.errors import CapacityError
 from hetero.kernels.index import (
     CAPACITY,
@@ -18,6 +17,7 @@ from hetero.kernels.index import (
     SLOTS_AT,
     rehash_kernel,
 )
+from hetero.kernels.region import Region
 from hetero.records import U64
 
 SHARDS = 64

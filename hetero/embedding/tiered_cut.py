@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from hetero.embedding.cut import RowChunk
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows
 from hetero.embedding.ssd.scan import damaged, decode_chunk, read_chunk
 from hetero.errors import ProtocolError
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import ROW
 from hetero.records import I64, KeySet
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hetero.keys.blocks import Blocks
 from hetero.keys.dedup import Deduplicator
 from hetero.records import (
     F32,
@@ -88,6 +89,7 @@ class BatchAssembler:
             [lookup for lookup in job.lookups if lookup.group == number] for number in range(len(job.groups))
         ]
         self._dedup = Deduplicator()
+        self._blocks = Blocks()
 
     def prepare(self, split: ParsedSplit) -> PreparedSplit:
         """Bring the keys of every group into the order of bags; done once a split."""
@@ -95,7 +97,7 @@ class BatchAssembler:
         for lookups in self._lookups:
             pooled = [lookup for lookup in lookups if lookup.pooling is not Pooling.NONE]
             sequences = [lookup for lookup in lookups if lookup.pooling is Pooling.NONE]
-            parts = [_interleave(pooled, split), *(_interleave([lookup], split) for lookup in sequences)]
+            parts = [self._interleave(pooled, split), *(self._interleave([lookup], split) for lookup in sequences)]
             groups.append(tuple(parts))
         return PreparedSplit(split, tuple(groups))
 
@@ -145,6 +147,28 @@ class BatchAssembler:
             at += count
         return GroupBatch(unique, bags[0], tuple(bags[1:]))
 
+    def _interleave(self, lookups: Sequence[LookupSpec], split: ParsedSplit) -> Occurrences:
+        """The lookups' keys, row after row and within a row lookup after lookup."""
+        columns = [split.sparse[lookup.feature] for lookup in lookups]
+        numbers = tuple(lookup.table for lookup in lookups)
+        if all(column.offsets is None for column in columns):
+            keys = self._blocks.empty(split.rows, len(columns))
+            for start in range(0, split.rows, _TILE_ROWS):  # a tile stays in the cache while all columns are written
+                tile = keys[start : start + _TILE_ROWS]
+                for number, column in enumerate(columns):
+                    tile[:, number] = column.keys[start : start + _TILE_ROWS]
+            weights = _interleaved_weights(columns, None, split.rows)
+            return Occurrences(len(columns), _repeated(numbers, split.rows), keys.reshape(-1), None, weights)
+        lengths = np.stack([_lengths(column, split.rows) for column in columns], axis=1)
+        offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
+        keys = np.empty(offsets[-1], np.uint64)
+        for number, column in enumerate(columns):
+            keys[_targets(lengths, offsets, number)] = column.keys
+        weights = _interleaved_weights(columns, (lengths, offsets), split.rows)
+        owner = np.tile(np.arange(len(columns)), split.rows)
+        tables = np.array(numbers, np.uint16)[np.repeat(owner, lengths.reshape(-1))]
+        return Occurrences(len(columns), tables, keys, offsets, weights)
+
     def _unite_group(self, groups: Sequence[GroupBatch]) -> GroupBatch:
         unique, place = self._dedup(
             np.concatenate([group.unique.tables for group in groups]),
@@ -158,29 +182,6 @@ class BatchAssembler:
             _joined_bags([group.pooled for group in groups], places),
             tuple(_joined_bags([group.sequences[n] for group in groups], places) for n in sequences),
         )
-
-
-def _interleave(lookups: Sequence[LookupSpec], split: ParsedSplit) -> Occurrences:
-    """The lookups' keys, row after row and within a row lookup after lookup."""
-    columns = [split.sparse[lookup.feature] for lookup in lookups]
-    numbers = tuple(lookup.table for lookup in lookups)
-    if all(column.offsets is None for column in columns):
-        keys = np.empty((split.rows, len(columns)), np.uint64)
-        for start in range(0, split.rows, _TILE_ROWS):  # a tile stays in the cache while column after column is written
-            tile = keys[start : start + _TILE_ROWS]
-            for number, column in enumerate(columns):
-                tile[:, number] = column.keys[start : start + _TILE_ROWS]
-        weights = _interleaved_weights(columns, None, split.rows)
-        return Occurrences(len(columns), _repeated(numbers, split.rows), keys.reshape(-1), None, weights)
-    lengths = np.stack([_lengths(column, split.rows) for column in columns], axis=1)
-    offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])
-    keys = np.empty(offsets[-1], np.uint64)
-    for number, column in enumerate(columns):
-        keys[_targets(lengths, offsets, number)] = column.keys
-    weights = _interleaved_weights(columns, (lengths, offsets), split.rows)
-    owner = np.tile(np.arange(len(columns)), split.rows)
-    tables = np.array(numbers, np.uint16)[np.repeat(owner, lengths.reshape(-1))]
-    return Occurrences(len(columns), tables, keys, offsets, weights)
 
 
 @lru_cache(maxsize=4)

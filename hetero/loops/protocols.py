@@ -57,8 +57,8 @@ class WindowSequencer(Protocol):
 class KeyReader(Protocol):
     """A reader as the sequencer sees it that builds windows."""
 
-    def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
-        """Unique rows of a piece, per group; the reader keeps the piece's batch until a tower asks for it."""
+    def keys(self, pieces: Sequence[Piece]) -> Pending[tuple[tuple[KeySet, ...], ...]]:
+        """Unique rows of pieces of one split, per group; the reader keeps their batches until a tower asks for them."""
 
 
 class ReaderForTower(Protocol):

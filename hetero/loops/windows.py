@@ -29,6 +29,8 @@ from hetero.records import Batch, BatchSpec, JobSpec, KeySet, Piece
 Item = TypeVar("Item")
 
 _SHORT_S = 0.2
+_MOST_PIECES = 16
+"""Pieces whose keys are asked for at once, so that an answer stays small."""
 
 
 def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Deduplicator) -> tuple[KeySet, ...]:
@@ -44,6 +46,37 @@ def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Dedup
         )[0]
         for group in range(groups)
     )
+
+
+class _KeysAsked:
+    """Keys under way to the sequencer. Consecutive pieces of a split, which are known at once, are asked for together."""
+
+    def __init__(self, readers: Sequence[KeyReader]) -> None:
+        self._readers = readers
+        self._pieces: list[Piece] = []
+        self._answers: list[Pending[tuple[tuple[KeySet, ...], ...]]] = []
+        self._here: dict[int, tuple[tuple[KeySet, ...], ...]] = {}
+
+    def add(self, piece: Piece) -> Callable[[], tuple[KeySet, ...]]:
+        """Ask for the keys of a piece, now or with the next ones; what gives them, once `send` was called."""
+        latest = self._pieces[-1] if self._pieces else piece
+        another = (latest.reader, latest.epoch, latest.position) != (piece.reader, piece.epoch, piece.position)
+        if another or len(self._pieces) == _MOST_PIECES:
+            self.send()
+        self._pieces.append(piece)
+        answer, place = len(self._answers), len(self._pieces) - 1
+        return lambda: self._result(answer)[place]
+
+    def send(self) -> None:
+        """Ask for what was held back."""
+        if self._pieces:
+            self._answers.append(self._readers[self._pieces[0].reader].keys(tuple(self._pieces)))
+            self._pieces = []
+
+    def _result(self, answer: int) -> tuple[tuple[KeySet, ...], ...]:
+        if answer not in self._here:
+            self._here[answer] = self._answers[answer].result()
+        return self._here[answer]
 
 
 class WindowCutter:
@@ -75,7 +108,8 @@ class WindowCutter:
         Raises CapacityError when it does not fit.
         """
         specs: list[list[BatchSpec]] = []
-        asked: list[list[list[Pending[tuple[KeySet, ...]]]]] = []
+        asked: list[list[list[Callable[[], tuple[KeySet, ...]]]]] = []
+        asking = _KeysAsked(self._readers)
         steps = self._size.steps
         while len(specs) < steps and (cut := self._next_step()) is not None:
             if self._begins_day(cut[0].step):
@@ -85,10 +119,11 @@ class WindowCutter:
                     return self._builder.build([], [], flush=self._flushed)
                 break
             specs.append(cut)
-            asked.append([[self._readers[piece.reader].keys(piece) for piece in spec.pieces] for spec in cut])
+            asked.append([[asking.add(piece) for piece in spec.pieces] for spec in cut])
+        asking.send()
         keys = [
             [
-                united_keys([piece.result() for piece in pieces], groups=len(self._job.groups), dedup=self._dedup)
+                united_keys([keys_of() for keys_of in pieces], groups=len(self._job.groups), dedup=self._dedup)
                 for pieces in step_pieces
             ]
             for step_pieces in asked
@@ -209,8 +244,8 @@ class LocalKeys:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def keys(self, piece: Piece) -> Pending[tuple[KeySet, ...]]:
-        return Done(self._reader.keys(piece))
+    def keys(self, pieces: Sequence[Piece]) -> Pending[tuple[tuple[KeySet, ...], ...]]:
+        return Done(tuple(self._reader.keys(piece) for piece in pieces))
 
 
 class InlineWindows:

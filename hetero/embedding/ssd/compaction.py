@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.files import Segment, SegmentFiles, State
 from hetero.embedding.ssd.index import SsdIndex
 from hetero.embedding.ssd.scan import ScannedChunk, damaged, decode_chunk, locations_of, read_chunk
 from hetero.embedding.ssd.writer import Writer
 from hetero.errors import CapacityError
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import ROW, TOMBSTONE
 
 _LEAST_SHARE = 0.1

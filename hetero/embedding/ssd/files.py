@@ -17,9 +17,9 @@ from threading import Lock
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.layout import Layout, segment_files, segment_name
 from hetero.errors import CapacityError, HeteroError, UserError
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import PAGE
 from hetero.records import I64, U64, DiskIo
 

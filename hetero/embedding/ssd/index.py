@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.shards import SHARDS
 from hetero.errors import CapacityError
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_index import (
     ENTRIES_AT,
     ENTRY_COUNT,

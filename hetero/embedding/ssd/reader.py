@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.files import SegmentFiles
 from hetero.embedding.ssd.layout import Layout
 from hetero.errors import DataError, HeteroError
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import DAMAGED, PAGE, U8, UNREADABLE, read_kernel
 from hetero.records import F32, I32, I64, KeySet
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.shards import SHARDS
 from hetero.embedding.ssd.files import Segment, SegmentFiles
 from hetero.embedding.ssd.layout import Layout, segment_files
@@ -26,6 +25,7 @@ from hetero.embedding.ssd.rows import DEFAULT_GARBAGE_SHARE, DEFAULT_THREADS, Ss
 from hetero.embedding.ssd.scan import ScannedChunk, decode_chunk, locations_of, read_chunk
 from hetero.errors import DataError
 from hetero.kernels.mix import mix64_reference
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_index import newest_kernel
 from hetero.kernels.ssd_records import PAGE, ROW, TOMBSTONE
 from hetero.records import I64, U64, DiskIo, KeySet

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.files import Segment, SegmentFiles
 from hetero.embedding.ssd.index import SsdIndex
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.writer import Writer
 from hetero.errors import DataError, HeteroError
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import PAGE, ROW, TOMBSTONE, U8, scan_kernel
 from hetero.records import F32, I64, U64, KeySet
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.files import Segment, SegmentFiles, disk_error, sync_names
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import PAGE, ROW, U8, encode_kernel
 from hetero.records import F32, I64, U64, KeySet
 

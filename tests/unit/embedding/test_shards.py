@@ -7,10 +7,10 @@ import mmap
 import numpy as np
 import pytest
 
-from hetero.embedding import region as region_module
 from hetero.embedding import shards as shards_module
 from hetero.embedding.shards import SHARDS, Shards
 from hetero.errors import CapacityError
+from hetero.kernels import region as region_module
 from hetero.kernels.index import CAPACITY, HEADER_BYTES, ROW_COUNT, SLOT_COUNT
 from hetero.kernels.mix import mix64_reference
 from hetero.records import U64

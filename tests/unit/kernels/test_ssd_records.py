@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero.embedding.region import Region
 from hetero.embedding.ssd.index import SsdIndex
+from hetero.kernels.region import Region
 from hetero.kernels.ssd_records import ROW, encode_kernel, scan_kernel
 from hetero.records import KeySet
 from tests.support.ssd_stores import LAYOUT, MIXED, SHIFT, WIDTH, hard_keys, part_of, rows_for, uses_of

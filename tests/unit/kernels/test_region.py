@@ -8,8 +8,8 @@ import mmap
 import numpy as np
 import pytest
 
-from hetero.embedding import region as region_module
-from hetero.embedding.region import Region
+from hetero.kernels import region as region_module
+from hetero.kernels.region import Region
 from hetero.records import U64
 
 PAGE = mmap.PAGESIZE
