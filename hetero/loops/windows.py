@@ -49,7 +49,7 @@ def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Dedup
 
 
 class _KeysAsked:
-    """Keys under way to the sequencer. Consecutive pieces of a split, which are known at once, are asked for together."""
+    """Keys under way to the sequencer. Pieces of a split in a row, which are known at once, are asked for together."""
 
     def __init__(self, readers: Sequence[KeyReader]) -> None:
         self._readers = readers
