@@ -54,7 +54,8 @@ class Data(Section):
     """What to read. Paths may be files, folders, globs or URIs of a pyarrow file system, and hold `${VAR}`.
 
     A relative path is looked for in the current directory first, then beside the job file.
-    label: column of 0 and 1. weight: column of sample weights. gauc: column whose values group rows for GAUC.
+    label: column of 0 and 1. weight: column of sample weights. gauc: column whose values group rows for GAUC,
+    NDCG and MRR. ndcg_at: how many of a group's best-scored rows NDCG looks at.
     columns: names, for text files without a header. max_malformed_fraction: above it the run fails.
     text_block_bytes: size of the parts that text files are read in.
     """
@@ -65,6 +66,7 @@ class Data(Section):
     label: Text = "label"
     weight: Text | None = None
     gauc: Text | None = None
+    ndcg_at: Count = 10
     columns: tuple[Text, ...] | None = None
     max_malformed_fraction: Fraction = 0.0
     shuffle: Flag = True

@@ -209,7 +209,8 @@ def _attempt(
         if test is not None:
             watcher.begin(Phase.TEST, test.data)
             scores = run.score(test, watch=look)
-            metrics, auc_bucketed = metrics_of(scores), scores.buckets.value()
+            metrics = metrics_of(scores, ndcg_at=job.data.ndcg_at)
+            auc_bucketed = scores.buckets.value()
             watcher.end(Phase.TEST)
         progress.phase("writing the model")
         run.save(folder.path / MODEL)
@@ -255,7 +256,7 @@ def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baselin
     warm_kernels(spec)
     with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:
         run.train(train, watch=lambda _: None)
-        metrics = metrics_of(run.score(test, watch=lambda _: None))
+        metrics = metrics_of(run.score(test, watch=lambda _: None), ndcg_at=job.data.ndcg_at)
     return Baseline(name=plain.tower.name, auc=metrics.auc, logloss=metrics.logloss, seconds=time.time() - started_t)
 
 
@@ -293,6 +294,9 @@ def _summary(
         normalized_entropy=metrics.normalized_entropy if metrics else None,
         calibration=metrics.calibration if metrics else None,
         gauc=metrics.gauc if metrics else None,
+        ndcg=metrics.ndcg if metrics else None,
+        ndcg_at=metrics.ndcg_at if metrics and metrics.ranked_groups is not None else None,
+        mrr=metrics.mrr if metrics else None,
         auc_bucketed=result.auc_bucketed,
         test_samples=metrics.rows if metrics else 0,
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
