@@ -113,7 +113,8 @@ def _unlabelled(found: Model, data: Sequence[str] | None) -> DataSpec:
         raise UserError(f"{found.run}: data.test: the job has no test data; give some with --data")
     spec = data_spec(found.job, paths, shuffle=False)
     settled = settled_features(found.spec.train)
-    return replace(spec, label=None, weight=None, gauc_column=None, sparse=spec.sparse if settled is None else settled)
+    sparse = spec.sparse if settled is None else settled
+    return replace(spec, label=None, weight=None, gauc_column=None, tasks=(), sparse=sparse)
 
 
 def _kept(data: DataSpec, columns: Sequence[str], *, label: str) -> KeptColumns:
