@@ -25,6 +25,7 @@ from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import merge_held
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import PeerLostError
@@ -87,6 +88,13 @@ class RayRun:
             group.call_all(group.of(Role.TOWER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         return sum(rows)
+
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        if all(part.start is None for part in self.job.tower.parts):
+            return ()
+        towers = self._group.of(Role.TOWER)
+        started: tuple[StartedPart, ...] = self._group.call_all(towers, "start_parts", deadline_s=_FILE_DEADLINE_S)[0]
+        return started
 
     def train(
         self,

@@ -16,6 +16,7 @@ from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer, fi
 from actors.context import RunContext
 from actors.moving import MoveNews, TowerMove
 from hetero.checkpoint.manifest import FileEntry
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.tensors import read_module, write_module
 from hetero.errors import ProtocolError
@@ -37,7 +38,7 @@ from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
 from hetero.loops.tower import Cuts, Tower, predict, score, train
-from hetero.loops.tower_state import restore_tower, warm_tower
+from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
 from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
@@ -235,6 +236,10 @@ class TowerActor:
     def warm_start(self, path: str) -> None:
         """Begin with a snapshot's parameters."""
         warm_tower(self._joined().tower, Snapshot.open(path))
+
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        """Begin with pretrained models."""
+        return start_tower(self._joined().tower, self._job.tower)
 
     @ray.method(concurrency_group="control")
     def reader_replaced(self, reader: int, peer: Peer) -> None:

@@ -49,11 +49,11 @@ def tower_class_of(name: str) -> type[nn.Module] | None:
     return found
 
 
-def check_tower(job: JobSpec, *, tower_class: type[nn.Module] | None = None) -> None:
-    """Build the tower once, before anything else starts. Raises TowerError."""
+def check_tower(job: JobSpec, *, tower_class: type[nn.Module] | None = None) -> nn.Module:
+    """The tower, built once before anything else starts. Raises TowerError."""
     _import_from_here()
     try:
-        make_tower(job, tower_class=tower_class)
+        return make_tower(job, tower_class=tower_class)
     except TowerError as error:
         raise TowerError(f"tower: {error}") from error
 

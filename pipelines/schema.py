@@ -24,6 +24,7 @@ from hetero.records import (
     Precision,
 )
 from hetero.records.policies import LEAST_PROBABILITY
+from pipelines.joint_schema import Task, TextColumn, TowerPart
 from pipelines.values import (
     Beta,
     Count,
@@ -56,8 +57,8 @@ class Data(Section):
     A relative path is looked for in the current directory first, then beside the job file.
     label: column of 0 and 1. weight: column of sample weights. gauc: column whose values group rows for GAUC,
     NDCG and MRR. ndcg_at: how many of a group's best-scored rows NDCG looks at.
-    columns: names, for text files without a header. max_malformed_fraction: above it the run fails.
-    text_block_bytes: size of the parts that text files are read in.
+    tasks: further labels. columns: names, for text files without a header. max_malformed_fraction: above it the run
+    fails. text_block_bytes: size of the parts that text files are read in.
     """
 
     train: Annotated[Paths, Field(min_length=1)]
@@ -67,6 +68,7 @@ class Data(Section):
     weight: Text | None = None
     gauc: Text | None = None
     ndcg_at: Count = 10
+    tasks: tuple[Task, ...] = ()
     columns: tuple[Text, ...] | None = None
     max_malformed_fraction: Fraction = 0.0
     shuffle: Flag = True
@@ -140,6 +142,7 @@ class Features(Section):
 
     sparse: tuple[Sparse, ...] = ()
     dense: tuple[Dense, ...] = ()
+    text: tuple[TextColumn, ...] = ()
 
 
 class Sgd(Section):
@@ -267,12 +270,15 @@ class TowerOptimizer(Section):
 
 class Tower(Section):
     """The dense model. name: a built-in tower, or `package.module:Class` of an nn.Module of one's own. args: its
-    keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name."""
+    keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name. loss:
+    `bce`; `pairwise` compares rows of one group of data.gauc, and may stand beside it. parts: those with an optimizer
+    of their own."""
 
     name: Text
     args: dict[Text, object] = Field(default_factory=dict)
     optimizer: TowerOptimizer = TowerOptimizer()
-    loss: Literal["bce"] = "bce"
+    loss: Literal["bce", "pairwise", "bce+pairwise"] = "bce"
+    parts: tuple[TowerPart, ...] = ()
 
     @model_validator(mode="before")
     @classmethod

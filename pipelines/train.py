@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero.checkpoint.pretrained import start_parts
 from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
@@ -33,6 +34,7 @@ from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
 from hetero.records import JobSpec
+from pipelines.beginning import begin_run
 from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
@@ -77,12 +79,14 @@ def fit(
     job = complete(job)
     spec = resolve(job)
     placement = Placement(in_process=in_process, address=address)
-    check_tower(spec, tower_class=tower_class_of(job.tower.name))
+    tower = check_tower(spec, tower_class=tower_class_of(job.tower.name))
     train_data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
     test_data = None if spec.test is None else DataPass.open(spec.test, phase=Phase.TEST)
     start = find_start(run_folder, resume=resume, job=spec, data=train_data)
     if start is None and spec.warm_start is not None:
         open_warm_start(spec)  # says at once what does not fit
+    if start is None:
+        start_parts(tower, spec.tower)  # likewise
     with (
         RunFolder.create(run_folder) if start is None else RunFolder.reopen(run_folder) as folder,
         EventLog(folder.events, run=folder.name, role="driver") as events,
@@ -188,12 +192,7 @@ def _attempt(
     tower_class = tower_class_of(job.tower.name)
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class, recovery=recovery) as run:
         _LOG.info("towers multiply matrices in %s", run.precision)
-        if start is not None:
-            progress.phase(f"taking up the snapshot of step {start.cursor.step}")
-            run.restore(start.snapshot)
-        elif spec.warm_start is not None:
-            progress.phase(f"warm start from {spec.warm_start.path}")
-            watcher.warm_started(run.warm_start(), path=spec.warm_start.path)
+        begin_run(run, spec, start=start, progress=progress, watcher=watcher)
         watcher.begin(Phase.TRAIN, attempt.train.data)
         clear_drafts(folder.snapshots)
         folder.take_asked_servers()  # of a run before this one

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hetero.checkpoint.manifest import merge_held
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.tensors import read_module, write_module
@@ -36,7 +37,7 @@ from hetero.loops.results import ScoredPart, Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, Sink, TrainOutcome, Watch
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower import Tower, predict, score, train
-from hetero.loops.tower_state import restore_tower, warm_tower
+from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.parallel.group import SoleTower
@@ -99,6 +100,9 @@ class LocalRun:
         if self.job.warm_start.dense:
             warm_tower(self._tower, snapshot)
         return self._snapshots.warm_start(snapshot)
+
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        return start_tower(self._tower, self.job.tower)
 
     def train(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from hetero.errors import JobError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.dense_sides import DenseClient, DenseSide, ReplicatedDense, ServedDense
 from hetero.exchange.geo_copies import GeoCopies
@@ -43,6 +44,11 @@ def dense_side(
     if job.mode.joint:
         updater = DenseUpdater(module, job.tower, group=group, clock=clock)
         return ReplicatedDense(updater, module, towers=group.size, traffic=client.traffic)
+    if any(not part.frozen for part in job.tower.parts):
+        raise JobError(
+            f"tower.parts: optimizers of parts are for train.mode `sync` and `bounded`, and it is `{job.mode.value}`, "
+            "which keeps dense parameters on the servers; leave parts out, or change the mode"
+        )
     dense = DenseClient(module, tower=tower, servers=servers, clock=clock, traffic=client.traffic)
     if job.mode is Mode.ASYNC:
         return ServedDense(dense)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import SpanTotals
 from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SplitRef
+
+if TYPE_CHECKING:
+    from hetero.checkpoint.pretrained import StartedPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +251,12 @@ class TrainingRun(Protocol):
         """Begin with the rows and parameters that the job's `warm_start` names; the number of rows.
 
         Raises UserError when they do not fit, DataError when they are damaged.
+        """
+
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        """Let parts of the towers begin with the pretrained models that the job names (`tower.parts[*].from`).
+
+        Raises UserError when they do not fit, DataError when they cannot be read.
         """
 
     def train(

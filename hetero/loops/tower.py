@@ -29,8 +29,9 @@ from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
 from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
-from hetero.towers.losses import batch_loss, row_loss
-from hetero.towers.registry import batch_coupled_layers, check_logits
+from hetero.towers.losses import TowerLoss
+from hetero.towers.outputs import TowerOutput, check_output
+from hetero.towers.registry import batch_coupled_layers
 
 _MAX_EXAMPLES = 8
 _MAX_STEPS_NOT_FINITE = 10
@@ -66,7 +67,7 @@ class Tower:
         self._client = client
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
-        self._row_loss = row_loss(job.tower.loss)
+        self._loss = TowerLoss(job)
         self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource, *, flag: float = 0.0) -> DenseStep:
@@ -82,10 +83,8 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             _seed_dropout(self._job.seed, spec.step, spec.tower)
-            logits = self._forward(batch, rows, is_bf16=self._is_bf16)
-            weights = None if batch.weights is None else torch.from_numpy(batch.weights)
-            labels = torch.from_numpy(batch.labels)
-            loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
+            output = self._forward(batch, rows, is_bf16=self._is_bf16)
+            loss = self._loss(output, batch, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
             gradients = with_uses(tuple(_gradient(values) for values in rows), batch, groups=self._job.groups)
@@ -104,8 +103,8 @@ class Tower:
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
-            probabilities: F32 = torch.sigmoid(logits.float()).numpy()
+            output = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
+            probabilities: F32 = torch.sigmoid(output.logits.float()).numpy()
         return probabilities
 
     def deliver(self, source: RowSource, *, steps: int) -> None:
@@ -127,11 +126,11 @@ class Tower:
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> torch.Tensor:
+    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> TowerOutput:
         embeddings: Embeddings = embed(batch, rows, self._layout)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
-            logits = self.module(torch.from_numpy(batch.dense), embeddings)
-        return check_logits(logits, batch.rows).float()
+            output = self.module(torch.from_numpy(batch.dense), embeddings)
+        return check_output(output, batch.rows, tasks=len(self._job.train.tasks))
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from hetero.checkpoint.manifest import FileEntry, FileKind
+from hetero.checkpoint.pretrained import StartedPart, start_parts
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.state import read_state, write_state
 from hetero.checkpoint.tensors import DENSE, OPTIMIZER, read_module, read_tensors, write_tensors
@@ -23,7 +24,7 @@ from hetero.errors import DataError, UserError
 from hetero.exchange.messages import RejectedGradient
 from hetero.loops.results import StepLog
 from hetero.loops.tower import Tower
-from hetero.records import Cursor
+from hetero.records import Cursor, TowerSpec
 
 HISTORY = "history"
 
@@ -136,6 +137,14 @@ def warm_tower(tower: Tower, snapshot: Snapshot) -> None:
             "false, or use the same tower"
         ) from error
     tower.dense.reopen()
+
+
+def start_tower(tower: Tower, spec: TowerSpec) -> tuple[StartedPart, ...]:
+    """Let its parts begin with pretrained models; see `start_parts`."""
+    started = start_parts(tower.module, spec)
+    if started:
+        tower.dense.reopen()
+    return started
 
 
 def _log_of_first(log: StepLog, point: ResumePoint, losses: list[float], step_ends: list[float]) -> StepLog:

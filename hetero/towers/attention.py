@@ -59,8 +59,8 @@ class Attention(nn.Module):
         self._dropout = spec.dropout
         self._rotary = rotary
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x [B, T, D] -> [B, T, D]. mask: see `Block`; a causal model needs none, as what fills texts up comes last."""
         query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
         if self._rotary is not None:
             query, key = self._rotary.turn(query), self._rotary.turn(key)
@@ -69,6 +69,7 @@ class Attention(nn.Module):
             key,
             value,
             dropout_p=self._dropout if self.training else 0.0,
+            attn_mask=None if self._causal else mask,
             is_causal=self._causal,
             enable_gqa=self._grouped,
         )

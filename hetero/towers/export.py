@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hetero.errors import TowerError
 from hetero.records import JobSpec, Pooling
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings
+from hetero.towers.outputs import TowerOutput
 
 _EXAMPLE_ROWS, _EXAMPLE_LENGTH = 4, 3
 
@@ -39,7 +40,8 @@ class ScoringTower(nn.Module):
         masks: Sequence[Sequence[Tensor]],
     ) -> Tensor:
         embeddings = Embeddings(self._layout, blocks=blocks, sequences=sequences, masks=masks)
-        logits: Tensor = self.module(dense, embeddings)
+        found = self.module(dense, embeddings)
+        logits: Tensor = found.logits if isinstance(found, TowerOutput) else found
         return torch.sigmoid(logits.float()).reshape(dense.shape[0])
 
 

@@ -240,7 +240,7 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "table name twice": ("tables.1.name", "wide", "tables[1].name: `wide` is the name of tables[0] too"),
     "label as a feature": ("features.dense.0.column", "label", "features.dense[0].column: `label` is data.label"),
     "mean alone": ("features.dense.0.mean", 1.0, "features.dense[0]: mean and std go together"),
-    "no features": ("features", {}, "features: has neither sparse nor dense features"),
+    "no features": ("features", {}, "features: has neither sparse, dense nor text features"),
     "more towers than rows": (
         "roles.towers",
         5000,
