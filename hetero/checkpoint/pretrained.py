@@ -5,6 +5,7 @@ The snapshot may be of any mesh. What the part has beside the transformer keeps 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,9 @@ def _load(transformer: Transformer, snapshot: Path, facts: SnapshotFacts, place:
                     f"{_shown(values.shape)} in the tower; the snapshot's model is\n  {facts.model}\nand the tower's\n"
                     f"  {transformer.spec!r}"
                 )
-        load(state, checkpoint_id=str(snapshot), no_dist=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is meant
+            load(state, checkpoint_id=str(snapshot), no_dist=True)
     except (OSError, ValueError, RuntimeError, CheckpointException) as error:
         raise DataError(f"{snapshot}: cannot be read ({str(error).splitlines()[0]})") from error
 

@@ -1,0 +1,43 @@
+"""Text and clicks on Ray: one tower gives the bits of one process, two the joint batch to 1e-5; pretrained text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero.records import JobSpec, RoleSpec
+from tests.support.joint_jobs import joint_data, joint_job, write_joint_data
+from tests.support.runs import finish
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
+    folder: Path = tmp_path_factory.mktemp("joint")
+    files = [write_joint_data(folder / f"{number}.parquet", rows=523, seed=number) for number in range(2)]
+    return joint_job(joint_data(*files))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("towers", "window"), [(1, 4), (2, 4), (2, 0)])
+def test_any_layout_on_ray(job: JobSpec, towers: int, window: int) -> None:
+    """Several towers draw which tokens to hide apart from each other, so that loss is left out there."""
+    if towers > 1:
+        job = replace(job, tower=replace(job.tower, args={**job.tower.args, "masked": None}))
+    laid_out = replace(
+        job,
+        readers=RoleSpec(count=2),
+        servers=RoleSpec(count=2),
+        towers=RoleSpec(count=towers),
+        window=window,
+    )
+    run, alone = finish(laid_out, in_process=False, score=True), finish(job, in_process=True, score=True)
+    if towers == 1:
+        np.testing.assert_array_equal(run.outcome.losses, alone.outcome.losses)
+        assert run.scores is not None
+        assert alone.scores is not None
+        np.testing.assert_array_equal(run.scores.predictions, alone.scores.predictions)
+    np.testing.assert_allclose(run.outcome.losses, alone.outcome.losses, rtol=1e-5)
+    assert run.report.rows == alone.report.rows
