@@ -70,8 +70,14 @@ class TextHalf(nn.Module):
                 self.cls.copy_(initial_value("cls", torch.Size((1, spec.width)), spec, seed=seed)[0])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens int [B, T] -> [B, D]; zeros for an empty text, but for CLS."""
-        tokens = _without_common_end(tokens)
+        """tokens int [B, T] -> [B, D]; zeros for an empty text, but for CLS. Equal texts are read once, and share what
+        dropout drops of them: items' texts repeat within a batch."""
+        if compiler.is_exporting():  # a graph must not depend on values
+            return self._vectors(tokens)
+        distinct, place = torch.unique(_without_common_end(tokens), dim=0, return_inverse=True)
+        return self._vectors(distinct)[place]
+
+    def _vectors(self, tokens: Tensor) -> Tensor:
         known = tokens >= 0
         states = self._states(tokens, known)
         if self.cls is not None:
@@ -148,8 +154,6 @@ def text_spec(arguments: object, texts: Sequence[TextInput]) -> TransformerSpec:
 
 def _without_common_end(tokens: Tensor) -> Tensor:
     """Without the columns that no row has a token in, at least one stays."""
-    if compiler.is_exporting():  # a graph must not depend on values
-        return tokens
     longest = int((tokens >= 0).sum(1).max()) if len(tokens) else 1
     return tokens[:, : max(longest, 1)]
 

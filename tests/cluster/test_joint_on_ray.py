@@ -1,4 +1,4 @@
-"""Text and clicks on Ray: one tower gives the bits of one process, two the joint batch to 1e-5; pretrained text."""
+"""Text and clicks on Ray: one tower gives the bits of one process, two the joint batch to 1e-5."""
 
 from __future__ import annotations
 

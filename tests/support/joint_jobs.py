@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hetero.records import DataSpec, JobSpec, PartSpec, TaskSpec, TextFeature, TowerSpec
+from hetero.records import DataSpec, JobSpec, PartSpec, Precision, TaskSpec, TextFeature, TowerSpec
 from hetero.records.mesh import LrSchedule
 from tests.support.jobs import data_spec, small_job, write_data
 
@@ -55,4 +55,5 @@ def joint_job(train: DataSpec, *, parts: tuple[PartSpec, ...] = PARTS, **changes
         "task_hidden": [8],
         "masked": {"share": 0.2, "weight": 0.1},
     }
-    return small_job(train, tower=TowerSpec(name="joint", args=args, lr=0.01, parts=parts), **changes)
+    tower = TowerSpec(name="joint", args=args, lr=0.01, parts=parts)
+    return small_job(train, tower=tower, precision=Precision.FP32, **changes)
