@@ -130,7 +130,7 @@ class TowerActor:
         """Build the model and meet the other towers, who take the same precision. Raises TowerError, JobError."""
         group: TowerGroup = SoleTower()
         if rendezvous is not None:
-            group = CollectiveGroup(
+            group = CollectiveGroup.meet(
                 rendezvous,
                 rank=self._index,
                 size=self._job.towers.count,

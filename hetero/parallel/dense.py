@@ -24,22 +24,24 @@ _STEPS = "/steps"
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class OptimizerShare:
     """Parameters that one optimizer steps. part: what it is of, None for the rest of the tower."""
 
     optimizer: torch.optim.Optimizer
-    parameters: list[nn.Parameter]
+    parameters: Sequence[torch.Tensor]
     part: PartSpec | None
 
     @staticmethod
-    def of(parameters: list[nn.Parameter], spec: TowerSpec | PartSpec) -> _Share:
+    def of(parameters: Sequence[torch.Tensor], spec: TowerSpec | PartSpec) -> OptimizerShare:
         """With a new optimizer. A part's weight decay is of its matrices alone."""
         if not isinstance(spec, PartSpec):
             groups = [{"params": parameters, "weight_decay": spec.weight_decay}]
-            return _Share(_optimizer(spec.optimizer, groups, lr=spec.lr), parameters, None)
+            return OptimizerShare(_optimizer(spec.optimizer, groups, lr=spec.lr), parameters, None)
         matrices, vectors = ([p for p in parameters if (p.ndim >= 2) is two] for two in (True, False))
         groups = [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        return _Share(_optimizer(spec.optimizer, [g for g in groups if g["params"]], lr=spec.lr), parameters, spec)
+        return OptimizerShare(
+            _optimizer(spec.optimizer, [g for g in groups if g["params"]], lr=spec.lr), parameters, spec
+        )
 
     def step(self, number: int) -> None:
         """Apply the parameters' gradients as the run's step `number`."""
@@ -83,7 +85,7 @@ class DenseStep:
 
 
 class DenseUpdater:
-    """Sums gradients, loss and flags over the group in one collective and steps the optimizers: the tower's, and those
+    """Sums gradients, loss and flags over the group in one collective and steps the optimizers: the tower's, those
     of its parts, whose learning rates follow the number of the step.
 
     Raises JobError for an optimizer that does not exist.
@@ -103,8 +105,9 @@ class DenseUpdater:
         device = parameters[0].device if parameters else torch.device("cpu")
         self._flat = torch.zeros(size + 2, dtype=torch.float32, device=device)
 
-    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
-        """Reduce, check, update. loss: this tower's share of the weighted mean (scalar). flag: for all to hear."""
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0, veto: tuple[str, ...] = ()) -> DenseStep:
+        """Reduce, check, update. loss: this tower's share of the weighted mean (scalar). flag: for all to hear. veto:
+        what lies elsewhere with a gradient that is not finite, on all towers alike: nothing is changed then."""
         flat = self._flat
         start = 0
         for _, parameter in self._named:
@@ -119,11 +122,11 @@ class DenseUpdater:
         with self._clock.span(Span.WAIT_TOWERS):
             self._group.sum_(flat)
         total, flags = float(flat[start]), float(flat[start + 1])
-        rejected: tuple[str, ...] = ()
-        if _all_finite(flat[:start]):
+        rejected = veto
+        if not _all_finite(flat[:start]):
+            rejected += self._not_finite(flat)
+        if not rejected:
             self._update(flat)
-        else:
-            rejected = self._not_finite(flat)
         self._steps += 1
         for _, parameter in self._named:
             parameter.grad = None
@@ -154,7 +157,7 @@ class DenseUpdater:
             if name in found:
                 share.optimizer.state[parameter] = found[name]
 
-    def _with_shares(self) -> Iterator[tuple[str, nn.Parameter, _Share]]:
+    def _with_shares(self) -> Iterator[tuple[str, nn.Parameter, OptimizerShare]]:
         owners = {id(parameter): share for share in self._shares for parameter in share.parameters}
         for name, parameter in self._named:
             yield name, parameter, owners[id(parameter)]
@@ -178,12 +181,12 @@ class DenseUpdater:
         return tuple(names)
 
 
-def _shares(named: Sequence[tuple[str, nn.Parameter]], spec: TowerSpec) -> list[_Share]:
+def _shares(named: Sequence[tuple[str, nn.Parameter]], spec: TowerSpec) -> list[OptimizerShare]:
     """Who steps which parameters: the tower's optimizer what no part has. None without parameters."""
     owners = {name: next((p for p in spec.parts if name.startswith(f"{p.name}.")), None) for name, _ in named}
     wanted: list[PartSpec | None] = [None, *spec.parts]
     members = [(part, [parameter for name, parameter in named if owners[name] is part]) for part in wanted]
-    return [_Share.of(parameters, spec if part is None else part) for part, parameters in members if parameters]
+    return [OptimizerShare.of(parameters, spec if part is None else part) for part, parameters in members if parameters]
 
 
 def _check_name(optimizer: str, *, path: str) -> None:

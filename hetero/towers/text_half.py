@@ -62,6 +62,7 @@ class TextHalf(nn.Module):
         part = Part(start=0, stop=spec.layers, first=True, last=True, head=masked is not None)
         self.transformer = Transformer(spec, part=part)
         self.cls = nn.Parameter(torch.zeros(spec.width)) if pooling is TextPooling.CLS else None
+        self.seed = seed
         self._spec, self._masked, self._mask = spec, masked, mask
         with torch.no_grad():
             for name, parameter in self.transformer.named_parameters():
@@ -74,7 +75,7 @@ class TextHalf(nn.Module):
         dropout drops of them: items' texts repeat within a batch."""
         if compiler.is_exporting():  # a graph must not depend on values
             return self._vectors(tokens)
-        distinct, place = torch.unique(_without_common_end(tokens), dim=0, return_inverse=True)
+        distinct, place = distinct_texts(tokens)
         return self._vectors(distinct)[place]
 
     def _vectors(self, tokens: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ class TextHalf(nn.Module):
         if self.cls is not None:
             vectors = torch.cat([self.cls.expand(len(tokens), 1, -1), vectors], 1)
             known = functional.pad(known, (1, 0), value=True)
-        states: Tensor = self.transformer.encode(vectors, mask=_attended(known))
+        states: Tensor = self.transformer.encode(vectors, mask=attended(known))
         return states
 
 
@@ -152,13 +153,19 @@ def text_spec(arguments: object, texts: Sequence[TextInput]) -> TransformerSpec:
     return spec
 
 
+def distinct_texts(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Texts int [B, T] -> each once, [U, T'], without what is empty in all; and int64 [B], which one a row has."""
+    distinct, place = torch.unique(_without_common_end(tokens), dim=0, return_inverse=True)
+    return distinct, place
+
+
 def _without_common_end(tokens: Tensor) -> Tensor:
     """Without the columns that no row has a token in, at least one stays."""
     longest = int((tokens >= 0).sum(1).max()) if len(tokens) else 1
     return tokens[:, : max(longest, 1)]
 
 
-def _attended(known: Tensor) -> Tensor:
+def attended(known: Tensor) -> Tensor:
     """Which keys each query may look at: bool [B, 1, 1, T]; the first one always, so that an empty text has a state."""
     first = torch.zeros_like(known)
     first[:, 0] = True

@@ -100,7 +100,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, T, D]. mask: bool, which keys may be looked at, to be broadcast to [B, H, T, T]; None for all."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+        normed = self.attention_norm(x)
+        x = x + self.dropout(self.attention(normed) if mask is None else self.attention(normed, mask=mask))
         y: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
         return y
 
