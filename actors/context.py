@@ -66,7 +66,7 @@ def server_resources(job: JobSpec) -> dict[str, float]:
 
 
 def role_resources(job: JobSpec) -> list[dict[str, float]]:
-    """Resources of every actor in the order sequencer, readers, servers, towers.
+    """Resources of every actor in the order sequencer, readers, servers, towers, ranks of a text half.
 
     A tower computes all the time and asks for its threads; readers and servers are mostly idle beside it (design,
     section 5) and ask for half of theirs.
@@ -75,8 +75,13 @@ def role_resources(job: JobSpec) -> list[dict[str, float]]:
         {"CPU": 0.1},
         *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
         *[server_resources(job)] * job.servers.count,
-        *[{"CPU": float(job.towers.threads)}] * job.towers.count,
+        *[{"CPU": float(job.towers.threads)}] * (job.towers.count + followers_of(job)),
     ]
+
+
+def followers_of(job: JobSpec) -> int:
+    """Ranks of a text half on a mesh beside the towers, which lead its data ways."""
+    return 0 if job.tower.mesh is None else job.tower.mesh.ranks - job.towers.count
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.calls import Answer, as_hetero_error
 from actors.clients import Peer
-from actors.context import THREADS_WAIT, RunContext, role_resources
+from actors.context import THREADS_WAIT, RunContext, followers_of, role_resources
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
 from actors.placement import end_actors
@@ -23,6 +23,7 @@ from actors.processes import Process, end_here, end_process, live_nodes, nodes_o
 from actors.reader import ReaderActor
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
+from actors.text_rank import TextRankActor
 from actors.tower import TowerActor
 from hetero.errors import DeadlineError, NoRoomError, UserError
 from hetero.records import JobSpec
@@ -178,7 +179,7 @@ class ActorGroup:
         if member.role is Role.SEQUENCER:
             job = self.context.job
             extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
-        if member.role is Role.TOWER and THREADS_WAIT not in os.environ:
+        if member.role in (Role.TOWER, Role.RANK) and THREADS_WAIT not in os.environ:
             options["runtime_env"] = {"env_vars": {THREADS_WAIT: "PASSIVE"}}  # the cluster was started by others
         try:
             return cast(Any, ray.remote(**options, **extra))(shell).remote(*arguments)
@@ -205,6 +206,7 @@ SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
     Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1, "moving": 2}}),
     Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.RANK: (TextRankActor, {"concurrency_groups": {"control": 1}}),
 }
 
 
@@ -214,6 +216,7 @@ def _members(run: str, job: JobSpec) -> list[Member]:
         Role.READER: job.readers.count,
         Role.SERVER: job.servers.count,
         Role.TOWER: job.towers.count,
+        Role.RANK: followers_of(job),
     }
     return [Member(run, role, index) for role, count in counts.items() for index in range(count)]
 

@@ -199,16 +199,14 @@ class RayRun:
             readers=[group.peer(member) for member in group.of(Role.READER)],
             servers=[group.peer(member) for member in group.of(Role.SERVER)],
         )
-        meet = len(towers) > 1 and self.job.mode.joint
+        meet = (len(towers) > 1 and self.job.mode.joint) or self.job.tower.mesh is not None
         rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
-        group.call_all(
-            towers,
-            "join",
-            peers,
-            rendezvous,
-            self.precision.taken,
-            deadline_s=max(2 * self.job.deadline_s, _JOIN_DEADLINE_S),
-        )
+        deadline_s, ranks = max(2 * self.job.deadline_s, _JOIN_DEADLINE_S), group.of(Role.RANK)
+        taken = self.precision.taken
+        joining = [group.call(tower, "join", peers, rendezvous, taken, deadline_s=deadline_s) for tower in towers]
+        joining += [group.call(rank, "join", rendezvous, deadline_s=deadline_s) for rank in ranks]
+        group.await_all(joining)
+        self._following = [group.call(rank, "follow") for rank in ranks]
 
     def _run_phase(self, data: DataPass, method: str, watch: Watch, *arguments: object) -> list[Any]:
         """Run a phase to its end, a call of `method` on every tower; their results in tower order."""

@@ -15,6 +15,7 @@ import torch
 from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer, find_server
 from actors.context import RunContext
 from actors.moving import MoveNews, TowerMove
+from actors.text_rank import text_mesh
 from hetero.checkpoint.manifest import FileEntry
 from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot
@@ -37,12 +38,14 @@ from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
+from hetero.loops.text_ranks import put_on_mesh
 from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
 from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
+from hetero.parallel.text_mesh import TextRank
 from hetero.records import Precision, SnapshotSpec
 from hetero.towers.build import make_tower
 
@@ -129,7 +132,13 @@ class TowerActor:
     def join(self, peers: Peers, rendezvous: Rendezvous | None, precision: Precision) -> None:
         """Build the model and meet the other towers, who take the same precision. Raises TowerError, JobError."""
         group: TowerGroup = SoleTower()
-        if rendezvous is not None:
+        text: TextRank | None = None
+        if self._job.tower.mesh is not None and rendezvous is not None:
+            patience_s = self._job.deadline_s + self._context.reader_patience_s
+            mesh = text_mesh(self._job, self._index, rendezvous, deadline_s=patience_s)
+            module, text = put_on_mesh(self._job, mesh=mesh)
+            group = text.leaders
+        elif rendezvous is not None:
             group = CollectiveGroup.meet(
                 rendezvous,
                 rank=self._index,
@@ -141,7 +150,8 @@ class TowerActor:
         client = ShardedRowClient(
             self._job, tower=self._index, servers=servers, clock=self._clock, connect=self._servers_of
         )
-        module = make_tower(self._job, tower_class=self._context.tower_class)
+        if text is None:
+            module = make_tower(self._job, tower_class=self._context.tower_class)
         dense = dense_side(
             self._job,
             tower=self._index,
@@ -150,6 +160,7 @@ class TowerActor:
             servers=servers,
             group=group,
             clock=self._clock,
+            text=text,
         )
         tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
         move = TowerMove(client, self._servers_of)
@@ -239,7 +250,7 @@ class TowerActor:
 
     def start_parts(self) -> tuple[StartedPart, ...]:
         """Begin with pretrained models."""
-        return start_tower(self._joined().tower, self._job.tower)
+        return start_tower(self._joined().tower, self._job)
 
     @ray.method(concurrency_group="control")
     def reader_replaced(self, reader: int, peer: Peer) -> None:

@@ -217,6 +217,11 @@ def _joint(job: Job) -> Iterator[Problem]:
                 f"has an optimizer of its own, and train.mode is `{job.train.mode}`, which keeps dense parameters on "
                 "the servers; leave the part out, freeze it, or set mode to `sync` or `bounded`",
             )
+    if job.tower.mesh is not None and job.train.mode != "sync":
+        yield Problem(
+            ("tower", "mesh"),
+            f"is given, and train.mode is `{job.train.mode}`: ranks of a mesh keep in step; set it to `sync`",
+        )
     if "pairwise" not in job.tower.loss:
         return
     if job.data.gauc is None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from hetero.data.token_store import read_meta
 from hetero.errors import DataError
 from hetero.records import PartSpec, TextFeature
-from pipelines.joint_schema import TextColumn, TowerPart
+from hetero.records.mesh import MeshSpec
+from pipelines.joint_schema import TextColumn, TextMesh, TowerPart
 from pipelines.problems import Problem, job_problems
 from pipelines.schema import Features
 
@@ -30,6 +31,14 @@ def part_spec(part: TowerPart) -> PartSpec:
         frozen=part.freeze,
         start=part.start,
     )
+
+
+def mesh_spec(mesh: TextMesh | None, *, towers: int) -> MeshSpec | None:
+    """What the text half lies on; None where it is whole in every tower."""
+    if mesh is None or mesh.pp * mesh.tp == 1:
+        return None
+    micro_batches = mesh.pp if mesh.micro_batches is None else mesh.micro_batches
+    return MeshSpec(pp=mesh.pp, dp=towers, tp=mesh.tp, micro_batches=micro_batches)
 
 
 def text_feature(text: TextColumn) -> TextFeature:

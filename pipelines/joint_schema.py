@@ -82,3 +82,12 @@ class TowerPart(Section):
     optimizer: PartOptimizer = PartOptimizer()
     freeze: Flag = False
     start: Text | None = Field(default=None, alias="from")
+
+
+class TextMesh(Section):
+    """What the text half of a joint tower lies on, on Ray: `pp` pipeline stages x `tp` tensor-parallel ranks, once for
+    each tower (roles.towers), which are its data ways. micro_batches: default, pp."""
+
+    pp: Count = 1
+    tp: Count = 1
+    micro_batches: Count | None = None

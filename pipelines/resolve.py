@@ -41,7 +41,7 @@ from hetero.records import (
     WarmStartSpec,
 )
 from pipelines.checks import logical_tables
-from pipelines.joint_resolve import absolute_parts, part_spec, text_feature, with_tokenizers
+from pipelines.joint_resolve import absolute_parts, mesh_spec, part_spec, text_feature, with_tokenizers
 from pipelines.problems import Problem, job_problems
 from pipelines.run_schema import Role, Storage
 from pipelines.schema import Admission, Dense, Eviction, RowOptimizerSection, Sparse, Table
@@ -76,6 +76,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
             weight_decay=job.tower.optimizer.weight_decay,
             loss=job.tower.loss,
             parts=tuple(part_spec(part) for part in job.tower.parts),
+            mesh=mesh_spec(job.tower.mesh, towers=job.roles.towers.count),
         ),
         batch_size=job.train.batch_size,
         epochs=job.train.epochs,

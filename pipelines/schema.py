@@ -24,7 +24,7 @@ from hetero.records import (
     Precision,
 )
 from hetero.records.policies import LEAST_PROBABILITY
-from pipelines.joint_schema import Task, TextColumn, TowerPart
+from pipelines.joint_schema import Task, TextColumn, TextMesh, TowerPart
 from pipelines.values import (
     Beta,
     Count,
@@ -272,13 +272,14 @@ class Tower(Section):
     """The dense model. name: a built-in tower, or `package.module:Class` of an nn.Module of one's own. args: its
     keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name. loss:
     `bce`; `pairwise` compares rows of one group of data.gauc, and may stand beside it. parts: those with an optimizer
-    of their own."""
+    of their own. mesh: of the text half."""
 
     name: Text
     args: dict[Text, object] = Field(default_factory=dict)
     optimizer: TowerOptimizer = TowerOptimizer()
     loss: Literal["bce", "pairwise", "bce+pairwise"] = "bce"
     parts: tuple[TowerPart, ...] = ()
+    mesh: TextMesh | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -102,7 +102,7 @@ class LocalRun:
         return self._snapshots.warm_start(snapshot)
 
     def start_parts(self) -> tuple[StartedPart, ...]:
-        return start_tower(self._tower, self.job.tower)
+        return start_tower(self._tower, self.job)
 
     def train(
         self,

@@ -23,8 +23,10 @@ from hetero.checkpoint.tensors import DENSE, OPTIMIZER, read_module, read_tensor
 from hetero.errors import DataError, UserError
 from hetero.exchange.messages import RejectedGradient
 from hetero.loops.results import StepLog
+from hetero.loops.text_ranks import TEXT, start_on_mesh
 from hetero.loops.tower import Tower
-from hetero.records import Cursor, TowerSpec
+from hetero.parallel.mesh_text import MeshText
+from hetero.records import Cursor, JobSpec
 
 HISTORY = "history"
 
@@ -139,9 +141,12 @@ def warm_tower(tower: Tower, snapshot: Snapshot) -> None:
     tower.dense.reopen()
 
 
-def start_tower(tower: Tower, spec: TowerSpec) -> tuple[StartedPart, ...]:
+def start_tower(tower: Tower, job: JobSpec) -> tuple[StartedPart, ...]:
     """Let its parts begin with pretrained models; see `start_parts`."""
-    started = start_parts(tower.module, spec)
+    text = getattr(tower.module, TEXT, None)
+    if isinstance(text, MeshText):
+        return start_on_mesh(job, text)
+    started = start_parts(tower.module, job.tower)
     if started:
         tower.dense.reopen()
     return started

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hetero.records.features import DataSpec
-from hetero.records.mesh import LrSchedule
+from hetero.records.mesh import LrSchedule, MeshSpec
 from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 DEFAULT_BUCKETS = 4096
@@ -135,7 +135,8 @@ class PartSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerSpec:
     """A built-in tower's name or an import path `package.module:Class`, its arguments and its dense optimizer, which
-    has all parameters but those of `parts`."""
+    has all parameters but those of `parts`. mesh: what the text half of a joint tower lies on, with a data way a tower;
+    None keeps it whole in every tower. In one process it is whole in any case."""
 
     name: str
     args: dict[str, object] = field(default_factory=dict)
@@ -144,6 +145,7 @@ class TowerSpec:
     weight_decay: float = 0.0
     loss: str = "bce"
     parts: tuple[PartSpec, ...] = ()
+    mesh: MeshSpec | None = None
 
 
 class Precision(Enum):

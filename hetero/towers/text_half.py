@@ -22,6 +22,7 @@ from hetero.towers.transformer_initial import initial_value
 
 VOCABULARY_MULTIPLE = 8
 """Ids are rounded up to a multiple of it, as deep jobs do, so that their snapshots fit."""
+_CONTEXT_MULTIPLE = 8
 _SHOWN_AS_MASK, _SHOWN_AS_OTHER = 0.8, 0.9
 _KINDS: Mapping[str, type[Enum]] = {"objective": Objective, "positions": Positions, "norm": NormKind, "mlp": MlpKind}
 
@@ -63,7 +64,7 @@ class TextHalf(nn.Module):
         self.transformer = Transformer(spec, part=part)
         self.cls = nn.Parameter(torch.zeros(spec.width)) if pooling is TextPooling.CLS else None
         self.seed = seed
-        self._spec, self._masked, self._mask = spec, masked, mask
+        self.spec, self._masked, self._mask = spec, masked, mask
         with torch.no_grad():
             for name, parameter in self.transformer.named_parameters():
                 parameter.copy_(initial_value(name, parameter.shape, spec, seed=seed))
@@ -97,7 +98,7 @@ class TextHalf(nn.Module):
         known = tokens >= 0
         hidden = known & (torch.rand(tokens.shape) < self._masked.share)
         draw = torch.rand(tokens.shape)
-        others = torch.randint(0, self._spec.vocabulary, tokens.shape)
+        others = torch.randint(0, self.spec.vocabulary, tokens.shape)
         shown = torch.where(hidden & (draw < _SHOWN_AS_OTHER), others, tokens.long())
         shown = torch.where(hidden & (draw < _SHOWN_AS_MASK), self._mask or 0, shown)
         row, place = torch.nonzero(hidden, as_tuple=True)
@@ -122,7 +123,8 @@ class TextHalf(nn.Module):
 def text_spec(arguments: object, texts: Sequence[TextInput]) -> TransformerSpec:
     """The transformer that a tower's argument `transformer` describes, for these texts; names as in a deep job.
 
-    Default context: one more than the longest text. Raises TowerError for arguments that do not fit.
+    Default context: above the longest text, a multiple of 8, so that it divides over tensor-parallel ranks.
+    Raises TowerError for arguments that do not fit.
     """
     if not isinstance(arguments, Mapping):
         raise TowerError(f"transformer must be a mapping such as {{layers: 2, width: 64, heads: 4}}, got {arguments!r}")
@@ -143,7 +145,7 @@ def text_spec(arguments: object, texts: Sequence[TextInput]) -> TransformerSpec:
     defaults = {
         "kv_heads": sizes["heads"],
         "hidden": -(-sizes["width"] * 8 // 96) * 32 if gated else 4 * sizes["width"],
-        "context": longest + 1,
+        "context": -(-(longest + 1) // _CONTEXT_MULTIPLE) * _CONTEXT_MULTIPLE,
         "objective": Objective.MASKED,
         "vocabulary": -(-vocabulary // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
     }

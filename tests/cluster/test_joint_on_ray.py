@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hetero.records import JobSpec, RoleSpec
+from hetero.records.mesh import MeshSpec
 from tests.support.joint_jobs import joint_data, joint_job, write_joint_data
 from tests.support.runs import finish
 
@@ -41,3 +42,26 @@ def test_any_layout_on_ray(job: JobSpec, towers: int, window: int) -> None:
         np.testing.assert_array_equal(run.scores.predictions, alone.scores.predictions)
     np.testing.assert_allclose(run.outcome.losses, alone.outcome.losses, rtol=1e-5)
     assert run.report.rows == alone.report.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("towers", "pp", "tp"), [(1, 2, 2), (2, 2, 1)])
+def test_the_text_half_on_a_mesh(job: JobSpec, towers: int, pp: int, tp: int) -> None:
+    """Two servers, windows: every step's loss and the scores are those of one process."""
+    tower = replace(job.tower, args={**job.tower.args, "masked": None})
+    alone = finish(replace(job, tower=tower), in_process=True, score=True)
+    mesh = MeshSpec(pp=pp, dp=towers, tp=tp, micro_batches=pp)
+    laid_out = replace(
+        job,
+        tower=replace(tower, mesh=mesh),
+        servers=RoleSpec(count=2),
+        towers=RoleSpec(count=towers),
+        window=4,
+    )
+    run = finish(laid_out, in_process=False, score=True)
+    np.testing.assert_allclose(run.outcome.losses, alone.outcome.losses, rtol=1e-5)
+    assert run.report.rows == alone.report.rows
+    assert run.scores is not None
+    assert alone.scores is not None
+    if towers == 1:
+        np.testing.assert_allclose(run.scores.predictions, alone.scores.predictions, rtol=1e-4)

@@ -114,7 +114,7 @@ def mesh_runs(rank: int, size: int, meet: Rendezvous, cases: Sequence[TextCase])
             if state is not None:
                 written = io.BytesIO()
                 torch.save((losses, state), written)
-                store.set(f"{case.name}/state-{number + 1}", written.getvalue())
+                store.set(f"{case.name}/state-{number + 1}", written.getvalue())  # type: ignore[arg-type]
         found[case.name] = None
         if state is not None:
             found[case.name] = losses, *({name: value.numpy() for name, value in part.items()} for part in state)
