@@ -130,7 +130,7 @@ class RayRun:
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         return joined_scores(self._run_phase(data, "score", watch))
 
-    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch, vectors: bool = False) -> None:
         taken: list[ScoredPart] = []
 
         def hand_on(progress: RunProgress) -> None:
@@ -140,7 +140,7 @@ class RayRun:
             taken[:] = [part for parts in self._group.call_all(towers, "take_scored") for part in parts]
 
         towers = self._group.of(Role.TOWER)
-        self._run_phase(data, "predict", hand_on)
+        self._run_phase(data, "predict", hand_on, vectors)
         hand_on(self._look(data.phase))
 
     def save(self, folder: Path) -> None:

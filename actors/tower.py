@@ -217,12 +217,12 @@ class TowerActor:
         finally:
             stream.close()
 
-    def predict(self) -> None:
+    def predict(self, vectors: bool) -> None:
         """Score until the sequencer has no more batches; the driver fetches what is there by `take_scored`."""
         state = self._joined()
         stream = self._stream(state, RemoteSequencer(state.peers.sequencer))
         try:
-            predict(state.tower, stream, sink=self._scored.put)
+            predict(state.tower, stream, sink=self._scored.put, vectors=vectors)
         finally:
             stream.close()
 

@@ -152,14 +152,14 @@ class LocalRun:
         self._collect(readers)
         return scores
 
-    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch, vectors: bool = False) -> None:
         readers, sequencer = self._open(data)
 
         def hand_on(part: ScoredPart) -> None:
             watch(self._progress(data, sequencer))
             sink((part,))
 
-        predict(self._tower, InlineStream(self.job, sequencer, readers), sink=hand_on)
+        predict(self._tower, InlineStream(self.job, sequencer, readers), sink=hand_on, vectors=vectors)
         watch(self._progress(data, sequencer))
         self._collect(readers)
 

@@ -273,8 +273,9 @@ class TrainingRun(Protocol):
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         """Predict every row; rows in the order of towers, then steps."""
 
-    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
-        """Predict every row and hand the predictions on while they come, each tower's in step order.
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch, vectors: bool = False) -> None:
+        """Predict every row and hand the predictions on while they come, each tower's in step order; with `vectors`
+        what the text half makes of the texts too.
 
         `watch` is told of a split's malformed rows before `sink` gets rows of that split.
         """

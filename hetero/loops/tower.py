@@ -107,6 +107,14 @@ class Tower:
             probabilities: F32 = torch.sigmoid(output.logits.float()).numpy()
         return probabilities
 
+    def text_vectors(self, batch: Batch) -> tuple[F32, ...]:
+        """What the text half makes of each text: float32 [B, D] each. Raises TowerError for a tower that has none."""
+        text = getattr(self.module, "text", None)
+        if text is None or not batch.tokens:
+            raise TowerError(f"tower {self._job.tower.name}: has no text half, so it gives no vectors of texts")
+        with self.clock.span(Span.TOWER_STEP), torch.no_grad():
+            return tuple(text(torch.from_numpy(tokens)).float().numpy() for tokens in batch.tokens)
+
     def deliver(self, source: RowSource, *, steps: int) -> None:
         """Let the servers hold everything as it is after `steps` steps; training goes on."""
         self._note_rejected(source.deliver(steps))
@@ -224,13 +232,17 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
     )
 
 
-def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None]) -> None:
-    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed."""
+def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None], vectors: bool = False) -> None:
+    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed.
+
+    vectors: what the text half makes of the texts too.
+    """
     tower.dense.refresh()
     tower.module.eval()
     for spec, batch in batches:
         predictions = tower.score(batch, step=spec.step)
-        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions))
+        found = tower.text_vectors(batch) if vectors else ()
+        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions, vectors=found))
 
 
 def _gradient(rows: torch.Tensor) -> F32:

@@ -115,6 +115,18 @@ def test_from_texts_to_served_scores_by_the_command_line() -> None:
     assert evaluated.json["auc"] == trained.json["auc"]
     predicted = hetero_here("predict", "runs/small", "--out", "scores.parquet", "--in-process", "--json")
     assert predicted.code == 0, predicted.err
+    embedded = hetero_here(
+        "predict", "runs/small", "--out", "vectors.parquet", "--embeddings", "--in-process", "--json"
+    )
+    assert embedded.json["columns"] == ["label", "prediction", "words_embedding"]
+    vectors = pq.read_table("vectors.parquet")
+    assert vectors["prediction"].equals(pq.read_table("scores.parquet")["prediction"])
+    values = np.stack(vectors["words_embedding"].to_numpy())
+    assert values.shape == (100, 16)
+    same: dict[str | None, np.ndarray] = {}
+    for text, vector in zip(texts[500:], values, strict=True):  # a text has one vector, whatever batch it stands in
+        np.testing.assert_allclose(same.setdefault(text, vector), vector, atol=1e-5)
+    assert len(same) > 5
     exported = hetero_here("export", "runs/small", "--out", "exported", "--json")
     assert exported.code == 0, exported.err
     served = ServedModel.open("exported").score(pq.read_table("tokens/test.parquet"))
