@@ -62,6 +62,10 @@ class ActorGroup:
     def of(self, role: Role) -> list[Member]:
         return [member for member in self.members if member.role is role]
 
+    def processes(self) -> dict[Member, int]:
+        """Numbers of the actors' processes, each on its own machine."""
+        return {member: process.pid for member, process in self._processes.items()}
+
     def peer(self, member: Member) -> Peer:
         return Peer(member, self.members[member], self.context.job.deadline_s)
 

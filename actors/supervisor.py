@@ -17,7 +17,7 @@ from actors.calls import Answer
 from actors.context import RunContext
 from actors.failures import Failure, failure_of, root_of
 from actors.group import ActorGroup
-from actors.naming import Role
+from actors.naming import Member, Role
 from actors.replacements import Replacements
 from actors.resize import ServerPlaces, ServerResizer
 from actors.sequencer import SequencerNews
@@ -88,6 +88,10 @@ class RayRun:
             group.call_all(group.of(Role.TOWER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         return sum(rows)
+
+    def processes(self) -> dict[Member, int]:
+        """The process of every actor, on its own machine."""
+        return self._group.processes()
 
     def start_parts(self) -> tuple[StartedPart, ...]:
         if all(part.start is None for part in self.job.tower.parts):

@@ -80,7 +80,7 @@ class Joint(nn.Module):
             pooling=choice("pooling", pooling, TextPooling),
             masked=_masked(masked),
             mask=inputs.texts[0].mask,
-            seed=int(torch.randint(0, 1 << 62, ())),
+            seed=int(torch.randint(0, 1 << 62, (), device="cpu")),
         )
         self.text_dropout = nn.Dropout(probability("text_dropout", text_dropout))
         self._attended = tuple(_history(inputs, name) for name in history)

@@ -67,8 +67,10 @@ class TextHalf(nn.Module):
         self.spec, self._masked, self._mask = spec, masked, mask
         with torch.no_grad():
             for name, parameter in self.transformer.named_parameters():
+                if parameter.is_meta:  # only its sizes are wanted
+                    continue
                 parameter.copy_(initial_value(name, parameter.shape, spec, seed=seed))
-            if self.cls is not None:
+            if self.cls is not None and not self.cls.is_meta:
                 self.cls.copy_(initial_value("cls", torch.Size((1, spec.width)), spec, seed=seed)[0])
 
     def forward(self, tokens: Tensor) -> Tensor:

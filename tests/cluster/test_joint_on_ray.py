@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetero.records import JobSpec, RoleSpec
+from hetero.checkpoint.search import latest_good
+from hetero.loops.protocols import Phase
+from hetero.loops.run import DataPass
+from hetero.loops.snapshots import SnapshotPlace
+from hetero.loops.tower_state import ResumePoint
+from hetero.records import JobSpec, RoleSpec, SnapshotSpec
 from hetero.records.mesh import MeshSpec
 from tests.support.joint_jobs import joint_data, joint_job, write_joint_data
-from tests.support.runs import finish
+from tests.support.runs import alive, finish
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +70,25 @@ def test_the_text_half_on_a_mesh(job: JobSpec, towers: int, pp: int, tp: int) ->
     assert alone.scores is not None
     if towers == 1:
         np.testing.assert_allclose(run.scores.predictions, alone.scores.predictions, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_a_mesh_is_that_of_a_whole_tower(job: JobSpec, tmp_path: Path) -> None:
+    """Begun on a pipeline of split tensors, gone on in one process, then on two ways: the losses of one whole run."""
+    whole = replace(job, tower=replace(job.tower, args={**job.tower.args, "masked": None}))
+    pipeline = replace(whole, tower=replace(whole.tower, mesh=MeshSpec(pp=2, tp=2, micro_batches=2)))
+    ways = replace(whole.tower, mesh=MeshSpec(pp=2, dp=2, micro_batches=2))
+    two = replace(whole, tower=ways, towers=RoleSpec(count=2), servers=RoleSpec(count=3))
+    legs = [(pipeline, False, 5), (whole, True, 9), (two, False, None)]
+    losses = np.empty(0)
+    for leg, in_process, steps in legs:
+        every = replace(leg, snapshots=SnapshotSpec(every_steps=steps or 100))
+        data = DataPass.open(job.train, phase=Phase.TRAIN, max_steps=steps)
+        with alive(every, in_process=in_process) as run:
+            if len(losses):
+                snapshot = latest_good(tmp_path, job=job).good
+                assert snapshot is not None
+                run.restore(snapshot)
+                data = replace(data, start=ResumePoint.of(snapshot).cursor)
+            losses = run.train(data, watch=lambda _: None, snapshots=SnapshotPlace(folder=str(tmp_path))).losses
+    np.testing.assert_allclose(losses, finish(whole, in_process=True).outcome.losses, rtol=1e-5)
