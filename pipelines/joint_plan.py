@@ -10,7 +10,7 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hetero.planning.joint import INSIDE, JointFound, JointPlan, JointWork, plan_joint
+from hetero.planning.joint import INSIDE, SSD_READS_PER_S, JointFound, JointPlan, JointWork, plan_joint
 from hetero.planning.profile import POOLED_ON_TOWER, Rates, Work, chain_of
 from hetero.planning.shape import TransformerShape
 from hetero.planning.tasks import Chain, Role, Usage
@@ -114,6 +114,7 @@ def joint_work(
         batch=spec.batch_size,
         head_flops=6.0 * outside,
         sparse=Chain(name=chain.name, tasks=tuple(task for task in chain.tasks if task.role is not Role.TOWER)),
+        reads=sparse.keys * sparse.distinct,
         rows=sparse.rows,
         row_bytes=sparse.row_bytes,
     )
@@ -150,7 +151,7 @@ def _sides(plan: JointPlan) -> Table:
     for stage in plan.sparse.stages:
         held = ""
         if "lookup" in stage.tasks:
-            held = f"{plan.memory_share:.0%} of the rows in memory, {1 - plan.memory_share:.0%} on SSD"
+            held = f"{plan.memory_share:.0%} of the rows in memory, others on SSD: {plan.ssd_s * 1e3:,.1f} ms of reads"
         reached = plan.samples_per_s * plan.step_s / stage.throughput * 1e3
         table.add_row(" + ".join(stage.tasks), f"{stage.nodes} x {stage.kind}", f"{reached:,.1f}", held)
     return table
@@ -174,6 +175,7 @@ def _assumed(tasks: list[str], *, rows: int) -> list[str]:
         f"{Rates().device_share:.0%}; {INSIDE} inside a node",
         "every text is read in full length, and no two of a batch are equal",
         "rows are fetched while the text half trains, so a step takes what its slower side does",
+        f"a node reads {SSD_READS_PER_S:,.0f} rows/s from SSD, and which rows are in memory is chance",
     ]
     if tasks:
         lines.append(

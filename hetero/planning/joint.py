@@ -28,6 +28,8 @@ from hetero.records.cluster import ClusterSpec, NodeKind
 
 INSIDE = "nvlink2"
 """Assumed between the accelerators of a node."""
+SSD_READS_PER_S = 1.5e5
+"""Rows a node reads from its SSD, assumed from one machine's cold reads (design, section 6)."""
 RUNS = Space(
     schedules=((Schedule.GPIPE, 1),),
     recomputes=(Recompute.NONE,),
@@ -40,22 +42,27 @@ RUNS = Space(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointWork:
     """A job of text and clicks. texts: of one sample. head_flops: forward and backward of a sample outside the text
-    half. sparse: tasks up to the lookup, on each kind of node. rows, row_bytes: of all tables."""
+    half. sparse: tasks up to the lookup, on each kind of node. reads: rows of a sample. rows, row_bytes: of all tables.
+    """
 
     shape: TransformerShape
     texts: int
     batch: int
     head_flops: float
     sparse: Chain
+    reads: float
     rows: int
     row_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointPlan:
-    """kind, nodes: of the text half. runs: whether the runtime can lay it out so today. Seconds of a step: text_s (of
-    it exchange_s of gradients), head_s, sparse_s of the sparse side at its fastest; step_s: the slower side's.
-    bound_by: `text` or `sparse`. memory_share: of the rows in memory, the rest on SSD. price: money an hour of both."""
+    """kind, nodes: of the text half. runs: whether the runtime can lay it out so today.
+
+    Seconds of a step: text_s (of it exchange_s of gradients), head_s, sparse_s of the sparse side at its fastest (of it
+    ssd_s reading rows that are not in memory); step_s: the slower side's. bound_by: `text` or `sparse`. memory_share:
+    of the rows in memory, the rest on SSD. price: money an hour of both.
+    """
 
     kind: str
     nodes: int
@@ -68,6 +75,7 @@ class JointPlan:
     head_s: float
     sparse: Plan
     sparse_s: float
+    ssd_s: float
     step_s: float
     samples_per_s: float
     price: float
@@ -139,11 +147,13 @@ def _planned(
     fastest = work.batch / (text_s + head_s)
     left = _left(cluster)
     sparse = _sparse(work.sparse, left, fastest if throughput is None else min(throughput, fastest))
-    sparse_s = work.batch / sparse.throughput
-    step_s = max(text_s + head_s, sparse_s)
     lookup = next(stage for stage in sparse.stages if "lookup" in stage.tasks)
     room = left.kind(lookup.kind).memory_bytes * lookup.nodes
     held = work.rows * work.row_bytes
+    share = min(1.0, room / held) if held else 1.0
+    ssd_s = work.batch * work.reads * (1.0 - share) / (SSD_READS_PER_S * lookup.nodes)
+    sparse_s = work.batch / sparse.throughput + ssd_s
+    step_s = max(text_s + head_s, sparse_s)
     return JointPlan(
         kind=kind.name,
         nodes=nodes,
@@ -156,11 +166,12 @@ def _planned(
         head_s=head_s,
         sparse=sparse,
         sparse_s=sparse_s,
+        ssd_s=ssd_s,
         step_s=step_s,
         samples_per_s=work.batch / step_s,
         price=kind.price * nodes + sparse.price,
         bound_by="text" if text_s + head_s >= sparse_s else "sparse",
-        memory_share=min(1.0, room / held) if held else 1.0,
+        memory_share=share,
         was_simulated=candidate.was_simulated,
     )
 

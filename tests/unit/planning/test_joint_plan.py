@@ -8,7 +8,7 @@ import pytest
 
 from hetero.errors import PlanError
 from hetero.hardware.devices import Link, device, link
-from hetero.planning.joint import RUNS, JointPlan, JointWork, plan_joint
+from hetero.planning.joint import RUNS, SSD_READS_PER_S, JointPlan, JointWork, plan_joint
 from hetero.planning.mesh import DeviceGrid
 from hetero.planning.mesh_search import search
 from hetero.planning.plan import plan_for_throughput
@@ -46,7 +46,8 @@ def work_of(*, rows: int = 1_000_000, shape: TransformerShape = SHAPE, cluster: 
     )
     chain = chain_of(work, cluster=cluster)
     sparse = Chain(name="sparse", tasks=tuple(task for task in chain.tasks if task.role is not Role.TOWER))
-    return JointWork(shape=shape, texts=1, batch=512, head_flops=1e7, sparse=sparse, rows=rows, row_bytes=92)
+    sizes = {"batch": 512, "head_flops": 1e7, "reads": 25.0, "rows": rows, "row_bytes": 92.0}
+    return JointWork(shape=shape, texts=1, sparse=sparse, **sizes)  # type: ignore[arg-type]
 
 
 def test_a_plan_is_made_of_the_estimates_of_both_sides() -> None:
@@ -91,6 +92,9 @@ def test_rows_beyond_memory_lie_on_ssd() -> None:
     assert lookup.nodes >= 2
     assert best.memory_share == pytest.approx(min(1.0, lookup.nodes * (1 << 36) / (rows * 92)))
     assert best.memory_share < 1
+    reads = 512 * 25.0 * (1 - best.memory_share)
+    assert best.ssd_s == pytest.approx(reads / (SSD_READS_PER_S * lookup.nodes))
+    assert best.sparse_s == pytest.approx(512 / best.sparse.throughput + best.ssd_s)
 
 
 @pytest.mark.slow
