@@ -229,7 +229,7 @@ def plan(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job
-    from pipelines.joint_plan import has_accelerators, joint_planned
+    from pipelines.joint_plan import has_accelerators, joint_planned, refuse_options
     from pipelines.plan_command import planned
 
     output = Output(as_json=as_json)
@@ -237,10 +237,7 @@ def plan(
         raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
     loaded = load_job(job, overrides=overrides or ())
     if loaded.features.text and has_accelerators(cluster):
-        refused = {"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None}
-        for name, given in refused.items():
-            if given:
-                raise UserError(f"{name}: plans of text and clicks have none; leave it out (docs/joint.md)")
+        refuse_options({"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None})
         both = joint_planned(loaded, cluster_path=cluster, throughput=throughput, rows=rows, profile=profile)
         output.result(both.to_dict(), shown=both.shown())
         return

@@ -196,7 +196,7 @@ class TextRank:
     def _do(self, command: Command, arguments: tuple[Any, ...]) -> None:
         if command is Command.FORWARD:
             shape, training, keep, seed = arguments
-            torch.manual_seed(seed + 1 + self.mesh.rank)
+            torch.default_generator.manual_seed(seed + 1 + self.mesh.rank)
             tokens = torch.empty(shape, dtype=torch.int32)
             dist.broadcast(tokens, src=self._leader, group=self._way)
             self._forward(tokens, training=training, keep=keep)
