@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import ray
 import torch
@@ -10,7 +11,10 @@ import torch
 from actors.context import RunContext
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
+from hetero.hardware.probe import peak_rss_bytes
+from hetero.loops.run import RoleReport
 from hetero.loops.text_ranks import text_rank
+from hetero.observe.spans import SpanTotals
 from hetero.parallel.group import Rendezvous
 from hetero.parallel.mesh import Mesh, join_store, store_at
 from hetero.parallel.text_mesh import TextRank, followers, leader_of
@@ -47,6 +51,16 @@ class TextRankActor:
     def ping(self) -> int:
         """Answer, with the number of this process."""
         return os.getpid()
+
+    @ray.method(concurrency_group="control")
+    def role_report(self) -> RoleReport:
+        """What this process spent; it answers while the rank follows."""
+        return RoleReport(
+            name=f"rank/{self._index}",
+            spans=SpanTotals(),
+            peak_rss_bytes=peak_rss_bytes(),
+            cpu_s=time.process_time(),
+        )
 
     def join(self, rendezvous: Rendezvous) -> None:
         """Meet the others and build this rank's share of the text half."""
