@@ -40,8 +40,10 @@ class Counts:
 
     def put_in(self, job: JobSpec) -> JobSpec:
         """The job with so many."""
+        mesh = None if job.tower.mesh is None else replace(job.tower.mesh, dp=self.towers)  # a data way a tower
         return replace(
             job,
+            tower=replace(job.tower, mesh=mesh),
             readers=replace(job.readers, count=self.readers),
             servers=replace(job.servers, count=self.servers),
             towers=replace(job.towers, count=self.towers),
