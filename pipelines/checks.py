@@ -196,6 +196,19 @@ def _roles(job: Job) -> Iterator[Problem]:
             f"{job.train.batch_size} rows a step cannot be dealt to {job.roles.towers.count} towers; raise it, or "
             "lower roles.towers",
         )
+    first = job.roles.towers.shares.first
+    if first and len(first) != job.roles.towers.count:
+        yield Problem(
+            ("roles", "towers", "shares", "first"),
+            f"has {len(first)} numbers for {job.roles.towers.count} towers; give one for each",
+        )
+    for name in ("readers", "servers", "towers") if job.roles.nodes else ():
+        placed = sum(node.count * getattr(node, name) for node in job.roles.nodes)
+        count = getattr(job.roles, name).count
+        if placed != count:
+            yield Problem(
+                ("roles", "nodes"), f"place {placed} {name}, and roles.{name} has {count}; change either, or plan again"
+            )
 
 
 def _modes(job: Job) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from types import FrameType
 
 import numpy as np
 
-from actors.context import cpus_needed
+from actors.bundles import cpus_needed
 from actors.faults import DrillCluster, Fault, drill_cluster, inflict
 from actors.naming import Role
 from hetero.errors import DeadlineError, HeteroError, JobError, PeerLostError

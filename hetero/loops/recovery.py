@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from hetero.errors import PeerLostError
-from hetero.records import JobSpec
+from hetero.records import JobSpec, ShareSpec
 
 READER = "reader"
 
@@ -39,9 +39,13 @@ class Counts:
         return Counts(readers=job.readers.count, servers=job.servers.count, towers=job.towers.count)
 
     def put_in(self, job: JobSpec) -> JobSpec:
-        """The job with so many."""
+        """The job with so many. Other numbers than its nodes were chosen for are anywhere, in equal shares."""
+        if self == Counts.of(job):
+            return job
         return replace(
             job,
+            nodes=(),
+            shares=ShareSpec(),
             readers=replace(job.readers, count=self.readers),
             servers=replace(job.servers, count=self.servers),
             towers=replace(job.towers, count=self.towers),
@@ -154,7 +158,8 @@ def decide(
         )
     return Decision(
         action=Action.GO_BACK,
-        reason=f"the nodes that are left ({_nodes(room)}) do not hold {Counts.of(job)}: back to {where} with {counts}",
+        reason=f"the nodes that are left ({_nodes(room)}) do not hold {Counts.of(job)}: back to {where} with {counts}"
+        + (", wherever there is room" if job.nodes else ""),
         counts=counts,
     )
 
