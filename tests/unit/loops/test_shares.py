@@ -1,4 +1,4 @@
-"""The rule that divides batches by speed: where it comes to rest, what it leaves alone, what a sequencer makes of it."""
+"""The rule that divides batches by speed: where it comes to rest, what it leaves alone, and sequencers that obey."""
 
 from __future__ import annotations
 
