@@ -97,7 +97,7 @@ def train(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
-    from pipelines.plan import planned_job
+    from pipelines.plan_file import planned_job
     from pipelines.progress import progress_for
     from pipelines.report import report
 

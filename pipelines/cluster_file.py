@@ -80,7 +80,7 @@ def _kind(path: Path, name: str, node_type: object) -> NodeKind:
         network_bytes_per_s=link(facts.get("network", "10gbe")).bytes_per_s,
         accelerator=device(facts["accelerator"]).name if gpus else "",
         accelerators=gpus,
-        labels={key: value for key, value in labels.items() if not key.startswith(PREFIX)},
+        labels={k: v for k, v in labels.items() if not k.startswith(PREFIX) or k == PREFIX + "accelerator"},
         resources=resources,
     )
 

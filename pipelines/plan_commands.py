@@ -107,7 +107,8 @@ def profile(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job
-    from pipelines.profile import profile_job, profile_path, profile_report, save_profile
+    from pipelines.plan import profile_path
+    from pipelines.profile import profile_job, profile_report, save_profile
 
     output = Output(as_json=as_json)
     if is_deep(job):

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hetero.planning.plan import Plan
 from hetero.planning.split_explain import Alternative
-from pipelines.plan import PlanFile
+from pipelines.plan_file import PlanFile
 
 
 def plan_report(
@@ -21,6 +21,7 @@ def plan_report(
     parts: list[RenderableType] = [
         f"{plan.throughput:,.0f} samples/s for {plan.price:,.2f} an hour, {plan.cost_per_million:.4f} for a million "
         f"samples; {proof}",
+        *([] if file.predicted is None else [f"predicted from measured tasks: {file.predicted:,.0f} samples/s"]),
         _stages(file),
         *(f"assumed: {line}" for line in assumed),
     ]
@@ -40,7 +41,8 @@ def _stages(file: PlanFile) -> Table:
         reached = f"{stage.throughput:,.0f}"
         table.add_row(" + ".join(stage.tasks), nodes, f"{stage.price:,.2f}", reached, stage.bound_by)
     roles = "; ".join(f"{name} {role.count} with {role.threads} threads" for name, role in file.roles.items())
-    table.caption = roles
+    shares = ", ".join(f"{share:.1%}" for share in file.shares)
+    table.caption = roles + (f"; shares of the batch {shares}" if shares else "")
     table.caption_justify = "left"
     return table
 

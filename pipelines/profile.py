@@ -31,15 +31,10 @@ from hetero.towers.build import make_tower
 from pipelines.build import check_tower
 from pipelines.cluster_file import load_cluster
 from pipelines.job import Job, complete, resolve
-from pipelines.plan import job_fingerprint
+from pipelines.plan_file import job_fingerprint
 
 _DEADLINE_S = 600.0
 HERE = "here"
-
-
-def profile_path(job: Path) -> Path:
-    """Where a job's profile lies: `jobs/clicks.yaml` has `jobs/clicks.profile.json`."""
-    return job.with_name(f"{job.stem}.profile.json")
 
 
 def profile_job(

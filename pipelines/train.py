@@ -320,6 +320,7 @@ def _summary(
         tiers=tiers_record(report.tiers, samples=outcome.rows),
         policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
+        predicted_samples_per_s=job.run.predicted,
         nodes=report.nodes,
         malformed=result.malformed,
         rejected_gradients={name: count for name, count in rejected.items() if count},

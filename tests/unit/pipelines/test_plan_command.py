@@ -13,8 +13,9 @@ from hetero.records.cluster import ClusterSpec
 from pipelines.cli import main
 from pipelines.cluster_file import cluster_fingerprint, load_cluster
 from pipelines.job import load_job
-from pipelines.plan import job_fingerprint, planned_job, read_measured, work_of
+from pipelines.plan import read_measured, work_of
 from pipelines.plan_command import Planned, planned
+from pipelines.plan_file import job_fingerprint, planned_job
 from pipelines.resolve import resolve
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -69,7 +70,7 @@ def test_the_example_cluster_is_read(cluster_path: Path) -> None:
     v100 = cluster.kind("v100")
     assert (v100.count, v100.price, v100.accelerator, v100.accelerators, v100.cores) == (8, 3.06, "v100-16gb", 1, 8)
     assert v100.network_bytes_per_s == 1.25e9
-    assert v100.labels == {"role": "gpu"}
+    assert v100.labels == {"role": "gpu", "hetero/accelerator": "v100-16gb"}
 
 
 @pytest.mark.parametrize(
