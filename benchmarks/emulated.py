@@ -1,7 +1,7 @@
 """A DLRM on an emulated device: it computes as it is, and waits as long as the device of its node would take besides.
 
-A node says which device it stands for by its label `hetero/accelerator`; one without it, and a process without Ray,
-waits for nothing. While a tower waits, its core is free, as it is where a device computes.
+A node says which device it stands for by its label `hetero/accelerator`; one without it stands for `cpu`. A process
+without Ray waits for nothing. While a tower waits, its core is free, as it is where a device computes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class EmulatedDLRM(DLRM):
 
 
 def device_here() -> str:
-    """The device that this process's node stands for; empty for none."""
+    """The device that this process's node stands for; empty without Ray."""
     if not ray.is_initialized():
         return ""
     own = ray.get_runtime_context().get_node_id()
     nodes = cast(Any, ray).nodes()
-    return str(next((node["Labels"].get(_LABEL, "") for node in nodes if node["NodeID"] == own), ""))
+    return str(next((node["Labels"].get(_LABEL, "cpu") for node in nodes if node["NodeID"] == own), ""))

@@ -28,7 +28,7 @@ from pipelines.output import (
     show_error,
     traceback_kept_in,
 )
-from pipelines.plan_commands import plan, profile
+from pipelines.plan_commands import plan, probe, profile
 from pipelines.tier_commands import tiers
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -219,6 +219,7 @@ def evaluate(
 
 
 app.command()(plan)
+app.command()(probe)
 app.command()(profile)
 app.command()(sample)
 app.command()(drill)

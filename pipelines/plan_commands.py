@@ -1,4 +1,4 @@
-"""`hetero plan` and `hetero profile`."""
+"""`hetero plan`, `hetero profile` and `hetero probe`."""
 
 from __future__ import annotations
 
@@ -127,3 +127,47 @@ def profile(
     path = out or profile_path(job)
     save_profile(found, path=path)
     output.result(found.to_dict(), shown=profile_report(found, path=path))
+
+
+def probe(
+    address: Address = None,
+    disk: Annotated[
+        list[Path] | None,
+        typer.Option("--disk", metavar="DIR", help="A folder on a disk to measure; may be given many times."),
+    ] = None,
+    rates: Annotated[bool, typer.Option("--rates/--no-rates", help="Measure cores, memory, disks, devices.")] = True,
+    cluster: Annotated[
+        Path | None, typer.Option("--cluster-file", metavar="FILE", help="Also write a cluster file for `hetero plan`.")
+    ] = None,
+    known: Annotated[bool, typer.Option("--known", help="Only show the table of known devices and links.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at this machine, or at every node of a cluster: cores, memory, disks, accelerators, and links between nodes.
+
+    Disks are measured with a file of 128 MB each, links through the object store and through collectives.
+
+    [bold]Examples[/]
+
+    [cyan]hetero probe --disk /mnt/ssd[/]
+
+    [cyan]hetero probe --address auto --cluster-file cluster.yaml[/]
+    """
+    from dataclasses import asdict
+
+    from hetero.hardware.devices import DEVICES, LINKS
+    from pipelines.probe import known_devices, write_cluster_file
+    from pipelines.probe import probe as look
+
+    output = Output(as_json=as_json)
+    if known:
+        record = {
+            "devices": [asdict(each) for each in DEVICES.values()],
+            "links": [asdict(each) for each in LINKS.values()],
+        }
+        output.result(record, shown=known_devices())
+        return
+    with output.console.status("measuring"):
+        result = look(address=address, disks=disk or (), rates=rates)
+    if cluster is not None:
+        write_cluster_file(result, path=cluster)
+    output.result(result.to_dict(), shown=result.shown())

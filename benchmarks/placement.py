@@ -1,0 +1,329 @@
+"""What placements were predicted to reach, beside what they reach: on a cluster of unlike nodes on this machine.
+
+    python -m benchmarks.placement [--quick] [--json] [--save]
+
+Raylets with labels stand for nodes: two of a CPU class, two of a fast and two of a slow accelerator class. A tower of
+the examples' DLRM, made small, computes on its node's own core and waits besides as long as its class's device would
+take (`benchmarks.emulated`). Every task is measured by itself on each class (`hetero profile`) before anything runs, as
+are calls and collectives between nodes; predictions come from these alone and are never fitted to the runs. All nodes
+share this machine's cores, which the prediction counts. Then shares of a batch that follow measured speed, from equal
+ones; and a plan from that profile, obeyed. --quick: shorter runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+import yaml
+from ray.cluster_utils import Cluster
+
+from actors.links import group_link, links_between, probes
+from actors.naming import NAMESPACE
+from benchmarks.report import Report, arguments, finish
+from hetero.hardware.devices import Link
+from hetero.hardware.probe import usable_cores
+from hetero.loops.protocols import Phase
+from hetero.loops.run import DataPass, RunProgress, TrainOutcome
+from hetero.loops.shares import whole_parts
+from hetero.planning.predict import Configuration, Prediction, predict
+from hetero.planning.task_profile import JobProfile
+from hetero.records import SharesFrom, ShareSpec
+from hetero.towers.build import make_tower
+from pipelines.build import Placement, opened_run
+from pipelines.cluster_file import load_cluster
+from pipelines.job import Job, load_job
+from pipelines.plan import Measured, make_plan
+from pipelines.plan_file import planned_job, save_plan
+from pipelines.profile import profile_job, save_profile
+from pipelines.resolve import complete, resolve
+from pipelines.synthetic import CriteoLike, make_criteo_like
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "criteo_like_dlrm.yaml"
+ROWS = 200_000
+BATCH = 1024
+ROW_US = {"v100-16gb": 60.0, "t4": 180.0, "cpu": 420.0}
+_STORE = 100_000_000
+KINDS: Mapping[str, dict[str, Any]] = {
+    "cpu": {"num_cpus": 2, "labels": {"role": "cpu"}},
+    "fast": {"num_cpus": 1, "num_gpus": 1, "labels": {"role": "gpu", "hetero/accelerator": "v100-16gb"}},
+    "slow": {"num_cpus": 1, "num_gpus": 1, "labels": {"role": "gpu", "hetero/accelerator": "t4"}},
+}
+PRICES = {"cpu": "0.8", "fast": "3.0", "slow": "1.2"}
+EACH = 2
+_SKIPPED = 0.35
+"""Of a run's steps, at its start: windows fill and buffers grow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A placement. towers: kinds. readers, servers: how many, on CPU nodes."""
+
+    towers: tuple[str, ...]
+    readers: int = 1
+    servers: int = 1
+    window: int = 8
+    batch: int = BATCH
+
+    def __str__(self) -> str:
+        towers = " + ".join(f"{count} {kind}" for kind, count in Counter(self.towers).items())
+        return (
+            f"towers {towers}; readers {self.readers}, servers {self.servers}; window {self.window}, batch {self.batch}"
+        )
+
+
+CASES = (
+    Case(towers=("cpu",)),
+    Case(towers=("slow",)),
+    Case(towers=("fast",)),
+    Case(towers=("fast",), window=0),
+    Case(towers=("fast",), batch=2048),
+    Case(towers=("slow", "slow")),
+    Case(towers=("fast", "fast")),
+    Case(towers=("fast", "slow")),
+    Case(towers=("fast", "slow"), window=0),
+    Case(towers=("fast", "slow"), servers=2, readers=2),
+    Case(towers=("fast", "slow", "slow")),
+    Case(towers=("fast", "fast", "slow")),
+    Case(towers=("fast", "fast", "slow", "slow")),
+    Case(towers=("fast", "slow", "cpu")),
+)
+
+
+def main() -> int:
+    options = arguments(__doc__ or "")
+    report = Report("placement")
+    seconds = 3.0 if options.quick else 8.0
+    with tempfile.TemporaryDirectory() as name, unlike_nodes() as address:
+        folder = Path(name)
+        job = made_job(folder)
+        cluster_path = write_cluster(folder)
+        profile = profile_job(job, job_path=folder / "job.yaml", cluster_path=cluster_path, address=address)
+        save_profile(profile, path=folder / "job.profile.json")
+        links = measured_links()
+        errors = []
+        for case in CASES:
+            errors.append(compare(report, job, case, profile, links, seconds=seconds))
+        report.check("configurations, predicted beside measured", len(errors), at_least=12)
+        report.check("median error of the predicted samples/s", statistics.median(errors), at_most=0.15)
+        converge(report, job, profile, links, seconds=seconds)
+        obey(report, job, folder=folder, cluster_path=cluster_path, profile=profile, links=links, seconds=seconds)
+    return finish(report, options)
+
+
+@contextmanager
+def unlike_nodes() -> Iterator[str]:
+    """The address of a cluster of two nodes of each kind, to which this process is connected."""
+    head = {"num_cpus": 0, "object_store_memory": _STORE, "include_dashboard": False}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for options in KINDS.values():
+            for _ in range(EACH):
+                cluster.add_node(object_store_memory=_STORE, **options)
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
+        yield str(cluster.address)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def made_job(folder: Path) -> Job:
+    make_criteo_like(folder, recipe=CriteoLike(rows=ROWS, test_rows=1024), progress=lambda _: None)
+    return load_job(
+        EXAMPLE,
+        overrides=[
+            f"data.train={folder / 'train.parquet'}",
+            f"data.test={folder / 'test.parquet'}",
+            "tower.name=benchmarks.emulated:EmulatedDLRM",
+            f"tower.args={{row_us: {ROW_US}}}",
+            f"train.batch_size={BATCH}",
+            "train.window=8",
+            "train.epochs=100",
+        ],
+    )
+
+
+def write_cluster(folder: Path) -> Path:
+    """The cluster as a file, from which plans are made."""
+    types = {
+        name: {
+            "resources": {
+                "CPU": kind["num_cpus"],
+                "memory": 2_000_000_000,
+                **({"GPU": 1} if "num_gpus" in kind else {}),
+            },
+            "labels": {**kind["labels"], "hetero/price": PRICES[name]},
+            "max_workers": EACH,
+        }
+        for name, kind in KINDS.items()
+    }
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump({"cluster_name": "unlike", "available_node_types": types}), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """calls: through the object store. groups: of collectives, by number of towers."""
+
+    calls: Link
+    groups: Mapping[int, Link]
+
+
+def measured_links() -> Links:
+    """Between nodes of the cluster, without anything else running."""
+    with probes() as made:
+        calls = links_between(made[:2])[0].store
+        actors = [actor for _, actor in made]
+        return Links(calls=calls, groups={size: group_link(actors[:size]) for size in (2, 3, 4)})
+
+
+def placed(job: Job, case: Case) -> Job:
+    """The job on the nodes of a case."""
+    nodes: list[dict[str, object]] = []
+    for number in range(max(case.readers, case.servers)):
+        both = {"readers": int(number < case.readers), "servers": int(number < case.servers)}
+        nodes.append({"labels": KINDS["cpu"]["labels"], "resources": {"CPU": 1.0}, **both})
+    for kind in case.towers:
+        device = {"GPU": 1.0} if "num_gpus" in KINDS[kind] else {}
+        nodes.append({"labels": KINDS[kind]["labels"], "resources": {"CPU": 1.0, **device}, "towers": 1})
+    record = job.model_dump(mode="python", by_alias=True)
+    record["roles"] = {
+        "readers": case.readers,
+        "servers": case.servers,
+        "towers": len(case.towers),
+        "nodes": nodes,
+    }
+    record["train"] = {**record["train"], "batch_size": case.batch, "window": case.window}
+    return Job(**record)
+
+
+def configuration(job: Job, case: Case, links: Links) -> Configuration:
+    module = make_tower(resolve(job))
+    return Configuration(
+        readers=("cpu",) * case.readers,
+        servers=("cpu",) * case.servers,
+        towers=case.towers,
+        batch=case.batch,
+        window=case.window,
+        calls=links.calls,
+        group=links.groups.get(len(case.towers), links.calls),
+        dense_bytes=4.0 * sum(parameter.numel() for parameter in module.parameters()),
+        machine_cores=usable_cores(),
+    )
+
+
+def compare(report: Report, job: Job, case: Case, profile: JobProfile, links: Links, *, seconds: float) -> float:
+    """Run a case with the predicted shares; its error."""
+    said = predict(profile, configuration(job, case, links))
+    rate, _ = run(placed(job, case), shares=ShareSpec(first=whole_parts(said.shares)), said=said, seconds=seconds)
+    error = abs(said.samples_per_s / rate - 1)
+    _row(report, str(case), said, rate, error)
+    return error
+
+
+def _row(report: Report, what: str, said: Prediction, rate: float, error: float) -> None:
+    report.add(
+        what=what,
+        predicted=said.samples_per_s,
+        measured=rate,
+        error=f"{error:.1%}",
+        bound_by=said.bound_by,
+        shares=", ".join(f"{share:.1%}" for share in said.shares),
+    )
+
+
+def run(job: Job, *, shares: ShareSpec, said: Prediction, seconds: float) -> tuple[float, list[SharesFrom]]:
+    """Train for about so long: (samples a second after the start, changes of shares)."""
+    steps = max(24, int(seconds / said.step_s))
+    spec = replace(resolve(complete(job)), shares=shares, max_steps=steps)
+    data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=steps)
+    changes: list[SharesFrom] = []
+
+    def watch(progress: RunProgress) -> None:
+        changes.extend(progress.shares)
+
+    name = f"placement-{time.time_ns()}"
+    with opened_run(spec, name=name, placement=Placement(address="connected")) as training:
+        outcome = training.train(data, watch=watch)
+    return _rate(outcome, batch=spec.batch_size), changes
+
+
+def _rate(outcome: TrainOutcome, *, batch: int) -> float:
+    """Samples a second from where the run had come into its stride to its end."""
+    ends = outcome.step_ends_t
+    first = int(len(ends) * _SKIPPED)
+    return float(batch * (len(ends) - 1 - first) / (ends[-1] - ends[first]))
+
+
+def converge(report: Report, job: Job, profile: JobProfile, links: Links, *, seconds: float) -> None:
+    """From equal shares to those of the devices' speeds, by what the towers tell of their steps."""
+    for towers in (("fast", "slow"), ("fast", "fast", "slow")):
+        case = Case(towers=towers)
+        said = predict(profile, configuration(job, case, links))
+        _, changes = run(placed(job, case), shares=ShareSpec(measured=True), said=said, seconds=3 * seconds + 6)
+        parts = changes[-1].parts
+        ratio, wanted = parts[0] / parts[-1], said.shares[0] / said.shares[-1]
+        report.add(
+            what=f"shares of {str(case).partition(';')[0]} from equal ones, {len(changes) - 1} changes",
+            predicted=wanted,
+            measured=ratio,
+            error=f"{abs(ratio / wanted - 1):.1%}",
+            bound_by="",
+            shares=", ".join(f"{part / sum(parts):.1%}" for part in parts),
+        )
+        report.check(
+            f"{str(case).partition(';')[0]}: share of the first / of the last: distance from the ratio of speeds",
+            abs(ratio / wanted - 1),
+            at_most=0.1,
+        )
+
+
+def obey(
+    report: Report,
+    job: Job,
+    *,
+    folder: Path,
+    cluster_path: Path,
+    profile: JobProfile,
+    links: Links,
+    seconds: float,
+) -> None:
+    """The fastest plan, kept as a file and obeyed."""
+    file, _ = make_plan(
+        job,
+        job_path=folder / "job.yaml",
+        cluster_path=cluster_path,
+        cluster=load_cluster(cluster_path),
+        throughput=None,
+        price=None,
+        measured=Measured(profile=profile),
+    )
+    save_plan(file, path=folder / "plan.json")
+    obeyed = planned_job(job, path=folder / "plan.json")
+    kinds = [kind for kind, count in _towers(file.plan.stages) for _ in range(count)]
+    case = Case(towers=tuple(kinds), readers=file.roles["readers"].count, servers=file.roles["servers"].count)
+    said = predict(profile, configuration(job, case, links))
+    rate, _ = run(obeyed, shares=resolve(obeyed).shares, said=said, seconds=seconds)
+    error = abs(said.samples_per_s / rate - 1)
+    _row(report, f"plan, the fastest: {case}", said, rate, error)
+    report.check("the planned run: error of the predicted samples/s", error, at_most=0.15)
+    mixed = {"cpu"} < {stage.kind for stage in file.plan.stages}
+    report.check("the plan uses CPU nodes and accelerators", float(mixed), at_least=1)
+
+
+def _towers(stages: Sequence[Any]) -> list[tuple[str, int]]:
+    return [(stage.kind, stage.nodes) for stage in stages if "tower" in stage.tasks]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
