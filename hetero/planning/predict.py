@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hetero.hardware.devices import Link
 from hetero.planning.task_profile import READER_TASKS, SEQUENCER_TASKS, SERVER_TASKS, TOWER_TASKS, JobProfile
 
-_ROUNDS = 60
+_ROUNDS = 30
 LOCAL = Link(name="object store", latency_s=2e-3, bytes_per_s=1e9, source="a call and its arrays, assumed")
 
 
@@ -102,7 +102,8 @@ def _together(profile: JobProfile, configuration: Configuration) -> list[float]:
     batch, kinds = float(configuration.batch), configuration.towers
 
     def rows_within(seconds: float) -> list[float]:
-        return [_rows_within(profile, kind, seconds, configuration) for kind in kinds]
+        rows = {kind: _rows_within(profile, kind, seconds, configuration) for kind in set(kinds)}
+        return [rows[kind] for kind in kinds]
 
     low, high = 0.0, max(_tower_s(profile, kind, batch, configuration) for kind in kinds)
     for _ in range(_ROUNDS):

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from hetero.errors import PlanError
 from hetero.planning.tasks import Usage
 from hetero.records.cluster import ClusterSpec
@@ -130,15 +128,12 @@ class JobProfile:
 
 
 def _between(points: Sequence[Point], rows: float, name: str) -> float:
-    """Between two points along a line; beyond them in proportion to rows above, along the first two's line below."""
+    """Between two points along a line; beyond them along the line of the two at that end, of one in proportion."""
     if not points:
         return 0.0
-    at = np.array([point.rows for point in points], dtype=np.float64)
-    values = np.array([getattr(point, name) for point in points], dtype=np.float64)
-    if len(points) > 1 and (rows < at[0] or rows > at[-1]):
-        first = 0 if rows < at[0] else len(points) - 2
-        slope = (values[first + 1] - values[first]) / (at[first + 1] - at[first])
-        return max(float(values[first] + slope * (rows - at[first])), 0.0)
     if len(points) == 1:
-        return float(values[0] * rows / at[0])
-    return float(np.interp(rows, at, values))
+        return float(getattr(points[0], name)) * rows / points[0].rows
+    right = next((n for n, point in enumerate(points) if point.rows >= rows), len(points) - 1)
+    low, high = points[max(right, 1) - 1], points[max(right, 1)]
+    first, last = float(getattr(low, name)), float(getattr(high, name))
+    return max(first + (last - first) * (rows - low.rows) / (high.rows - low.rows), 0.0)

@@ -107,10 +107,8 @@ def test_a_plan_from_a_profile_is_obeyed(folder: Path, cluster: Any) -> None:
     assert summary["predicted_samples_per_s"] == record["predicted"]
 
     logged = [json.loads(line) for line in (folder / "runs" / "mixed" / "shares.jsonl").read_text().splitlines()]
-    told = [
-        each for each in read_events(folder / "runs" / "mixed" / "events.jsonl") if each["kind"] == "shares.changed"
-    ]
-    assert [each["step"] for each in told] == [each["step"] for each in logged]
+    told = [each for each in read_events(folder / "runs" / "mixed" / "events.jsonl") if each.name == "shares.changed"]
+    assert [each.fields["step"] for each in told] == [each["step"] for each in logged]
     assert logged[0]["step"] == 0
     fast, slow = logged[-1]["parts"]
     assert fast / slow == pytest.approx(ROW_US["t4"] / ROW_US["v100-16gb"], rel=0.35)
