@@ -219,6 +219,13 @@ def _modes(job: Job) -> Iterator[Problem]:
             f"is {train.window}, and train.mode is `{train.mode}`: rows are leased in `sync` only; leave window out or "
             "set it to 0, or set mode to `sync`",
         )
+    if train.pooling == "server" and (train.mode != "sync" or train.window):
+        yield Problem(
+            ("train", "pooling"),
+            f"is `server`, and train.mode is `{train.mode}` with window {train.window}: servers pool in `sync` without "
+            "windows only, as towers that lease rows have them; set window to 0 and mode to `sync`, or pooling to "
+            "`tower`",
+        )
     if train.staleness is not None and train.mode in ("sync", "async"):
         why = "`sync` never reads a stale row" if train.mode == "sync" else "`async` has no bound, it is measured"
         yield Problem(

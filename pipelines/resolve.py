@@ -89,6 +89,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         towers=_role(job.roles.towers),
         server_schedule=tuple(ServersAt(step=at.step, count=at.count) for at in job.roles.servers.schedule),
         nodes=places_of(job.roles),
+        pool_on_servers=job.train.pooling == "server",
         shares=shares_of(job.roles),
         deadline_s=job.run.deadline_s,
         storage=_storage(job.storage),

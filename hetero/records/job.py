@@ -214,6 +214,7 @@ class JobSpec:
     and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO. storage: None keeps all rows in
     memory. clock: days, for policies that count them. server_schedule: changes of the number of servers while training
     goes on, by ascending step. nodes: which roles share which nodes; empty lets every actor be anywhere.
+    pool_on_servers: in `sync` without windows servers send sums of rows where a group allows it.
     """
 
     name: str
@@ -243,6 +244,7 @@ class JobSpec:
     clock: Clock | None = None
     server_schedule: tuple[ServersAt, ...] = ()
     nodes: tuple[NodePlace, ...] = ()
+    pool_on_servers: bool = False
     shares: ShareSpec = field(default_factory=ShareSpec)
 
     def threads_of_tower(self, tower: int) -> int:
