@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hetero.errors import PlanError
+from hetero.exchange.server_pooling import can_be_pooled
 from hetero.optim.definition import row_width
 from hetero.planning.mixed import cheapest_plan, fastest_plan
 from hetero.planning.plan import Plan
-from hetero.planning.profile import POOLED_ON_TOWER, Rates, Work, chain_of
+from hetero.planning.profile import POOLED_ON_SERVER, POOLED_ON_TOWER, Rates, Work, chain_of
 from hetero.planning.task_profile import JobProfile
 from hetero.planning.tasks import Chain, Usage
-from hetero.records import JobSpec, Pooling
+from hetero.records import JobSpec, Mode, Pooling
 from hetero.records.cluster import ClusterSpec
 from hetero.towers.build import make_tower
 from pipelines.cluster_file import cluster_fingerprint
@@ -31,8 +32,6 @@ from pipelines.plan_places import (
 )
 from pipelines.resolve import resolve
 
-POOLINGS = (POOLED_ON_TOWER,)
-"""What the runtime can place today: servers hand out rows, towers pool them."""
 LIST_LENGTH = 20
 """Values assumed in a list without max_length."""
 DISTINCT = 0.25
@@ -70,8 +69,19 @@ def chains_of(
     job: Job, *, cluster: ClusterSpec, rows: int = 0, measured: Mapping[str, Mapping[str, Usage]] | None = None
 ) -> list[Chain]:
     """The job's tasks under each choice that the runtime can place."""
-    work = work_of(resolve(job), rows=rows)
-    return [chain_of(work, cluster=cluster, pooling=pooling, rates=Rates(), measured=measured) for pooling in POOLINGS]
+    spec = resolve(job)
+    work = work_of(spec, rows=rows)
+    return [
+        chain_of(work, cluster=cluster, pooling=pooling, rates=Rates(), measured=measured) for pooling in poolings(spec)
+    ]
+
+
+def poolings(spec: JobSpec) -> tuple[str, ...]:
+    """Where lists can be pooled: on servers in `sync`, of groups that allow it; there only, where the job says so."""
+    if spec.pool_on_servers:
+        return (POOLED_ON_SERVER,)
+    could = any(can_be_pooled(spec, group) for group in range(len(spec.groups)))
+    return (POOLED_ON_TOWER, POOLED_ON_SERVER) if could and spec.mode is Mode.SYNC else (POOLED_ON_TOWER,)
 
 
 def make_plan(
@@ -109,6 +119,7 @@ def make_plan(
         job_fingerprint=job_fingerprint(job),
         cluster_fingerprint=cluster_fingerprint(cluster),
         roles=role_counts(plan, chain=chain, cluster=cluster),
+        pooling="server" if plan.chain == POOLED_ON_SERVER else "tower",
         nodes=nodes_of(plan, chain=chain, cluster=cluster),
         shares=shares_of(plan, cluster, prediction),
         window_bytes=window_bytes(plan, spec=spec, cluster=cluster),

@@ -29,9 +29,9 @@ class RoleCount:
 class PlanFile:
     """A plan with what it was made for. cluster: path of the cluster file, as given.
 
-    nodes: `roles.nodes` of the job. shares: of the batch by tower, empty for equal ones. window_bytes: the most of a
-    tower's leased rows. memory_bytes, ssd_bytes: of one server's rows, where the job has rows on SSD. predicted:
-    samples a second from measured tasks, None where some task was not measured on its kind of node.
+    nodes: `roles.nodes` of the job. pooling: `train.pooling`. shares: of the batch by tower, empty for equal ones.
+    window_bytes: the most of a tower's leased rows. memory_bytes, ssd_bytes: of one server's rows, where the job has
+    rows on SSD. predicted: samples a second from measured tasks, None where some were not measured on their nodes.
     """
 
     job: str
@@ -40,6 +40,7 @@ class PlanFile:
     cluster_fingerprint: str
     roles: Mapping[str, RoleCount]
     nodes: tuple[Mapping[str, object], ...]
+    pooling: str
     shares: tuple[float, ...]
     window_bytes: int
     memory_bytes: int | None
@@ -60,6 +61,7 @@ class PlanFile:
             "cluster_fingerprint": self.cluster_fingerprint,
             "roles": {name: asdict(role) for name, role in self.roles.items()},
             "nodes": [dict(node) for node in self.nodes],
+            "pooling": self.pooling,
             "shares": list(self.shares),
             "window_bytes": self.window_bytes,
             "memory_bytes": self.memory_bytes,
@@ -95,13 +97,19 @@ def planned_job(job: Job, *, path: Path) -> Job:
         raise PlanError(f"{path} was made before {cluster_path} changed; plan again: {_again(record)}")
     changed = {
         "roles": _roles(record),
-        "train": job.train.model_copy(update={"window_bytes": record["window_bytes"]}),
+        "train": job.train.model_copy(update=_train(record)),
         "run": job.run.model_copy(update={"predicted": record["predicted"]}),
     }
     if record["memory_bytes"] is not None:
         budgets = {"memory_bytes": record["memory_bytes"], "ssd_bytes": record["ssd_bytes"]}
         changed["storage"] = job.storage.model_copy(update=budgets)
     return Job(**{**{name: getattr(job, name) for name in Job.model_fields}, **changed})
+
+
+def _train(record: Mapping[str, Any]) -> dict[str, object]:
+    """What changes in the job's section. Towers that lease rows pool them themselves: servers pool without windows."""
+    own = {"window_bytes": record["window_bytes"], "pooling": record["pooling"]}
+    return {**own, "window": 0} if record["pooling"] == "server" else own
 
 
 def _roles(record: Mapping[str, Any]) -> dict[str, object]:

@@ -9,6 +9,7 @@ from hetero.errors import PlanError
 from hetero.hardware.devices import Link
 from hetero.planning.plan import Plan, PlannedStage
 from hetero.planning.predict import Configuration, Prediction, predict
+from hetero.planning.profile import POOLED_ON_SERVER
 from hetero.planning.task_profile import JobProfile
 from hetero.planning.tasks import Chain, Role
 from hetero.records import AUTO_WINDOW, JobSpec
@@ -20,6 +21,8 @@ _SHARE_OF_MEMORY = 0.8
 """Of a node's memory for rows that is given to servers; the rest is for their processes."""
 _SHARE_OF_WINDOW = 0.25
 _LEAST_WINDOW = 1 << 20
+_STEPS = 8
+"""Of a window that is found while training; profiles take as many."""
 _CALL_S = 2e-3
 """A call from a tower to a server and back, assumed; 0.3 to 1 ms a call were measured on one machine."""
 _MESSAGE_S = 1e-3
@@ -125,12 +128,18 @@ def predicted(plan: Plan, *, spec: JobSpec, cluster: ClusterSpec, profile: JobPr
             servers=_kinds(plan, Role.SERVER),
             towers=towers_by_kind(plan, cluster),
             batch=spec.batch_size,
-            window=8 if spec.window == AUTO_WINDOW else spec.window,
+            window=_window(plan, spec),
             calls=Link(name="call", latency_s=_CALL_S, bytes_per_s=slowest),
             group=Link(name="collective", latency_s=_MESSAGE_S, bytes_per_s=slowest),
             dense_bytes=4.0 * sum(p.numel() for p in make_tower(spec).parameters()),
         ),
     )
+
+
+def _window(plan: Plan, spec: JobSpec) -> int:
+    if plan.chain == POOLED_ON_SERVER:
+        return 0
+    return _STEPS if spec.window == AUTO_WINDOW else spec.window
 
 
 def _kinds(plan: Plan, role: Role) -> list[str]:

@@ -42,7 +42,9 @@ def _stages(file: PlanFile) -> Table:
         table.add_row(" + ".join(stage.tasks), nodes, f"{stage.price:,.2f}", reached, stage.bound_by)
     roles = "; ".join(f"{name} {role.count} with {role.threads} threads" for name, role in file.roles.items())
     shares = ", ".join(f"{share:.1%}" for share in file.shares)
-    table.caption = roles + (f"; shares of the batch {shares}" if shares else "")
+    table.caption = f"{roles}; lists pooled on the {file.pooling}" + (
+        f"; shares of the batch {shares}" if shares else ""
+    )
     table.caption_justify = "left"
     return table
 
