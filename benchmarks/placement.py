@@ -7,19 +7,21 @@ the examples' DLRM, made small, computes on its node's own core and waits beside
 take (`benchmarks.emulated`). Every task is measured by itself on each class (`hetero profile`) before anything runs, as
 are calls and collectives between nodes; predictions come from these alone and are never fitted to the runs. All nodes
 share this machine's cores, which the prediction counts. Then shares of a batch that follow measured speed, from equal
-ones; and a plan from that profile, obeyed. --quick: shorter runs.
+ones; and a plan from that profile, obeyed. --quick: shorter runs. With --folder a run may be done in pieces.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from ray.cluster_utils import Cluster
 
 from actors.links import group_link, links_between, probes
 from actors.naming import NAMESPACE
-from benchmarks.report import Report, arguments, finish
+from benchmarks.report import Report, add_arguments, finish
 from hetero.hardware.devices import Link
 from hetero.hardware.probe import usable_cores
 from hetero.loops.protocols import Phase
@@ -60,6 +62,7 @@ KINDS: Mapping[str, dict[str, Any]] = {
 }
 PRICES = {"cpu": "0.8", "fast": "3.0", "slow": "1.2"}
 EACH = 2
+CONVERGING = (("fast", "slow"), ("fast", "fast", "slow"))
 _SKIPPED = 0.35
 """Of a run's steps, at its start: windows fill and buffers grow."""
 
@@ -100,24 +103,100 @@ CASES = (
 
 
 def main() -> int:
-    options = arguments(__doc__ or "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--folder", type=Path, help="keep data, profile and what was measured there, and go on with it")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin nothing after so many")
+    options = parser.parse_args()
     report = Report("placement")
     seconds = 3.0 if options.quick else 8.0
     with tempfile.TemporaryDirectory() as name, unlike_nodes() as address:
-        folder = Path(name)
-        job = made_job(folder)
-        cluster_path = write_cluster(folder)
-        profile = profile_job(job, job_path=folder / "job.yaml", cluster_path=cluster_path, address=address)
-        save_profile(profile, path=folder / "job.profile.json")
-        links = measured_links()
-        errors = []
+        folder = options.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        bench = prepared(folder, address=address, seconds=seconds)
+        kept = Kept(folder / "measured.json", end_t=time.monotonic() + 60 * options.minutes)
         for case in CASES:
-            errors.append(compare(report, job, case, profile, links, seconds=seconds))
-        report.check("configurations, predicted beside measured", len(errors), at_least=12)
-        report.check("median error of the predicted samples/s", statistics.median(errors), at_most=0.15)
-        converge(report, job, profile, links, seconds=seconds)
-        obey(report, job, folder=folder, cluster_path=cluster_path, profile=profile, links=links, seconds=seconds)
+            kept.row(str(case), lambda case=case: compare(bench, case))  # type: ignore[misc]
+        for towers in CONVERGING:
+            kept.row(f"shares of {towers}", lambda towers=towers: converge(bench, towers))  # type: ignore[misc]
+        kept.row("plan", lambda: obey(bench))
+    judge(report, kept)
     return finish(report, options)
+
+
+@dataclass(slots=True)
+class Kept:
+    """Rows that were measured, in a file. Nothing begins after end_t, monotonic seconds."""
+
+    path: Path
+    end_t: float
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path.is_file():
+            self.rows = json.loads(self.path.read_text(encoding="utf-8"))
+
+    def row(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        """Measure it, unless it is there."""
+        if name in self.rows or time.monotonic() > self.end_t:
+            return
+        self.rows[name] = measure()
+        self.path.write_text(json.dumps(self.rows), encoding="utf-8")
+        print(f"{time.strftime('%H:%M:%S')} {self.rows[name]}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What all parts of the benchmark go by."""
+
+    job: Job
+    job_path: Path
+    cluster_path: Path
+    profile: JobProfile
+    links: Links
+    seconds: float
+
+
+def prepared(folder: Path, *, address: str, seconds: float) -> Bench:
+    """Data, the cluster's file, and what every task and link takes, measured before anything runs."""
+    job, cluster_path = made_job(folder), write_cluster(folder)
+    profile_path, links_path = folder / "job.profile.json", folder / "links.json"
+    if not links_path.is_file():
+        profile = profile_job(job, job_path=folder / "job.yaml", cluster_path=cluster_path, address=address)
+        save_profile(profile, path=profile_path)
+        links = measured_links()
+        links_path.write_text(json.dumps(asdict(links)), encoding="utf-8")
+    record = json.loads(links_path.read_text(encoding="utf-8"))
+    return Bench(
+        job=job,
+        job_path=folder / "job.yaml",
+        cluster_path=cluster_path,
+        profile=JobProfile.read(profile_path),
+        links=Links(
+            calls=Link(**record["calls"]), groups={int(n): Link(**link) for n, link in record["groups"].items()}
+        ),
+        seconds=seconds,
+    )
+
+
+def judge(report: Report, kept: Kept) -> None:
+    """All rows, and what must hold of them."""
+    report.rows.extend(kept.rows.values())
+    errors = [abs(kept.rows[str(case)]["off"]) for case in CASES if str(case) in kept.rows]
+    report.check("configurations, predicted beside measured", len(errors), at_least=12)
+    if errors:
+        report.check("median error of the predicted samples/s", statistics.median(errors), at_most=0.15)
+    for towers in CONVERGING:
+        name, what = f"shares of {towers}", f"shares of {', '.join(towers)}: distance from the ratio of speeds"
+        if name in kept.rows:
+            report.check(what, abs(kept.rows[name]["off"]), at_most=0.1)
+        else:
+            report.not_run(what, target="<= 0.1", why="--minutes")
+    what = "the planned run on CPU nodes and accelerators: error of the predicted samples/s"
+    if "plan" in kept.rows:
+        report.check(what, abs(kept.rows["plan"]["off"]), at_most=0.15)
+    else:
+        report.not_run(what, target="<= 0.15", why="--minutes")
 
 
 @contextmanager
@@ -222,24 +301,23 @@ def configuration(job: Job, case: Case, links: Links) -> Configuration:
     )
 
 
-def compare(report: Report, job: Job, case: Case, profile: JobProfile, links: Links, *, seconds: float) -> float:
-    """Run a case with the predicted shares; its error."""
-    said = predict(profile, configuration(job, case, links))
-    rate, _ = run(placed(job, case), shares=ShareSpec(first=whole_parts(said.shares)), said=said, seconds=seconds)
-    error = abs(said.samples_per_s / rate - 1)
-    _row(report, str(case), said, rate, error)
-    return error
+def compare(bench: Bench, case: Case) -> dict[str, Any]:
+    """Run a case with the predicted shares."""
+    said = predict(bench.profile, configuration(bench.job, case, bench.links))
+    shares = ShareSpec(first=whole_parts(said.shares))
+    rate, _ = run(placed(bench.job, case), shares=shares, said=said, seconds=bench.seconds)
+    return _row(str(case), said, rate)
 
 
-def _row(report: Report, what: str, said: Prediction, rate: float, error: float) -> None:
-    report.add(
-        what=what,
-        predicted=said.samples_per_s,
-        measured=rate,
-        error=f"{error:.1%}",
-        bound_by=said.bound_by,
-        shares=", ".join(f"{share:.1%}" for share in said.shares),
-    )
+def _row(what: str, said: Prediction, rate: float) -> dict[str, Any]:
+    return {
+        "what": what,
+        "predicted": said.samples_per_s,
+        "measured": rate,
+        "off": said.samples_per_s / rate - 1,
+        "bound_by": said.bound_by,
+        "shares": ", ".join(f"{share:.1%}" for share in said.shares),
+    }
 
 
 def run(job: Job, *, shares: ShareSpec, said: Prediction, seconds: float) -> tuple[float, list[SharesFrom]]:
@@ -265,60 +343,44 @@ def _rate(outcome: TrainOutcome, *, batch: int) -> float:
     return float(batch * (len(ends) - 1 - first) / (ends[-1] - ends[first]))
 
 
-def converge(report: Report, job: Job, profile: JobProfile, links: Links, *, seconds: float) -> None:
-    """From equal shares to those of the devices' speeds, by what the towers tell of their steps."""
-    for towers in (("fast", "slow"), ("fast", "fast", "slow")):
-        case = Case(towers=towers)
-        said = predict(profile, configuration(job, case, links))
-        _, changes = run(placed(job, case), shares=ShareSpec(measured=True), said=said, seconds=3 * seconds + 6)
-        parts = changes[-1].parts
-        ratio, wanted = parts[0] / parts[-1], said.shares[0] / said.shares[-1]
-        report.add(
-            what=f"shares of {str(case).partition(';')[0]} from equal ones, {len(changes) - 1} changes",
-            predicted=wanted,
-            measured=ratio,
-            error=f"{abs(ratio / wanted - 1):.1%}",
-            bound_by="",
-            shares=", ".join(f"{part / sum(parts):.1%}" for part in parts),
-        )
-        report.check(
-            f"{str(case).partition(';')[0]}: share of the first / of the last: distance from the ratio of speeds",
-            abs(ratio / wanted - 1),
-            at_most=0.1,
-        )
+def converge(bench: Bench, towers: tuple[str, ...]) -> dict[str, Any]:
+    """From equal shares to those of the devices' speeds, by what the towers tell of their steps: the first tower's
+    share by the last's."""
+    case = Case(towers=towers)
+    said = predict(bench.profile, configuration(bench.job, case, bench.links))
+    shares = ShareSpec(measured=True)
+    _, changes = run(placed(bench.job, case), shares=shares, said=said, seconds=3 * bench.seconds + 6)
+    parts = changes[-1].parts
+    ratio, wanted = parts[0] / parts[-1], said.shares[0] / said.shares[-1]
+    return {
+        "what": f"shares of {', '.join(towers)}, from equal ones, {len(changes) - 1} changes: first / last",
+        "predicted": wanted,
+        "measured": ratio,
+        "off": wanted / ratio - 1,
+        "bound_by": "",
+        "shares": ", ".join(f"{part / sum(parts):.1%}" for part in parts),
+    }
 
 
-def obey(
-    report: Report,
-    job: Job,
-    *,
-    folder: Path,
-    cluster_path: Path,
-    profile: JobProfile,
-    links: Links,
-    seconds: float,
-) -> None:
+def obey(bench: Bench) -> dict[str, Any]:
     """The fastest plan, kept as a file and obeyed."""
     file, _ = make_plan(
-        job,
-        job_path=folder / "job.yaml",
-        cluster_path=cluster_path,
-        cluster=load_cluster(cluster_path),
+        bench.job,
+        job_path=bench.job_path,
+        cluster_path=bench.cluster_path,
+        cluster=load_cluster(bench.cluster_path),
         throughput=None,
         price=None,
-        measured=Measured(profile=profile),
+        measured=Measured(profile=bench.profile),
     )
-    save_plan(file, path=folder / "plan.json")
-    obeyed = planned_job(job, path=folder / "plan.json")
-    kinds = [kind for kind, count in _towers(file.plan.stages) for _ in range(count)]
-    case = Case(towers=tuple(kinds), readers=file.roles["readers"].count, servers=file.roles["servers"].count)
-    said = predict(profile, configuration(job, case, links))
-    rate, _ = run(obeyed, shares=resolve(obeyed).shares, said=said, seconds=seconds)
-    error = abs(said.samples_per_s / rate - 1)
-    _row(report, f"plan, the fastest: {case}", said, rate, error)
-    report.check("the planned run: error of the predicted samples/s", error, at_most=0.15)
-    mixed = {"cpu"} < {stage.kind for stage in file.plan.stages}
-    report.check("the plan uses CPU nodes and accelerators", float(mixed), at_least=1)
+    path = bench.job_path.with_name("plan.json")
+    save_plan(file, path=path)
+    obeyed = planned_job(bench.job, path=path)
+    kinds = tuple(kind for kind, count in _towers(file.plan.stages) for _ in range(count))
+    case = Case(towers=kinds, readers=file.roles["readers"].count, servers=file.roles["servers"].count)
+    said = predict(bench.profile, configuration(bench.job, case, bench.links))
+    rate, _ = run(obeyed, shares=resolve(obeyed).shares, said=said, seconds=bench.seconds)
+    return _row(f"plan, the fastest: {case}", said, rate)
 
 
 def _towers(stages: Sequence[Any]) -> list[tuple[str, int]]:

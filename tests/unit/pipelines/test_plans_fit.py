@@ -21,7 +21,7 @@ from pipelines.plan import Measured, make_plan
 from pipelines.plan_file import planned_job, save_plan
 from pipelines.resolve import resolve
 
-SEEDS = 60
+SEEDS = 24
 UNPLANNED: list[int] = []
 JOB = {
     "name": "clicks",
