@@ -42,7 +42,7 @@ from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.run import DataPass
 from hetero.loops.tower import Tower
 from hetero.loops.windows import InlineWindows
-from hetero.observe.spans import Span, SpanClock
+from hetero.observe.spans import Span, SpanClock, SpanTotals
 from hetero.parallel.group import SoleTower
 from hetero.planning.task_profile import NodeProfile, Point
 from hetero.records import AUTO_WINDOW, Batch, BatchSpec, JobSpec, Mode, Precision, RoleSpec, ShareSpec, SnapshotSpec
@@ -252,38 +252,41 @@ class _Flow:
         self._before = self._clock.totals(), self._reader.spans(), self._client.traffic.to_dict()
 
     def points(self, steps: int) -> dict[str, Point]:
-        """Of one step. Where a span's CPU time is not known it is taken to compute all the time, in one thread; forward
-        and backward share out what the step's CPU time has left."""
-        spans, read, traffic = self._before
-        clock, reader = self._clock.totals(), self._reader.spans()
-        rows, spent = self.job.batch_size, self.spent
-
-        def span(of: Span) -> float:
-            return (clock.seconds.get(of, 0.0) - spans.seconds.get(of, 0.0)) / steps
-
-        moved = {name: (count - traffic[name]) / steps for name, count in self._client.traffic.to_dict().items()}
-        server = {name: spent.seconds.get(name, 0.0) / steps for name in ("lookup", "push")}
-        pulled, pushed = span(Span.ROWS_PULL) + span(Span.WAIT_SERVER), span(Span.ROWS_PUSH)
-        forward = spent.seconds.get("forward", 0.0) / steps
-        backward = max(span(Span.TOWER_STEP) - forward, 0.0)
-        leased = self.job.window != 0
-        gather = max(pulled - server["lookup"] - (server["push"] if leased else 0.0), 0.0)
-        give = max(pushed - (0.0 if leased else server["push"]), 0.0)
-        optimizer = span(Span.GRADS_MERGE) + span(Span.WAIT_TOWERS)
-        forward_cpu_s = spent.cpu_s.get("forward", 0.0) / steps
-        in_line = server["lookup"] + server["push"] + gather + give + optimizer
-        backward_cpu_s = max(spent.cpu_s.get("step", 0.0) / steps - forward_cpu_s - in_line, 0.0)
-        pulled_bytes, pushed_bytes = moved["pulled"], moved["pushed"]
-        dedup = (reader.seconds.get(Span.KEYS_WINDOW, 0.0) - read.seconds.get(Span.KEYS_WINDOW, 0.0)) / steps
+        """Of one step."""
+        seconds, spent = self._seconds(steps), self.spent
+        step_cpu_s, forward_cpu_s = (spent.cpu_s.get(name, 0.0) / steps for name in ("step", "forward"))
+        cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s), "forward": forward_cpu_s}
+        moved = {name: (n - self._before[2][name]) / steps for name, n in self._client.traffic.to_dict().items()}
+        bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"]}
         return {
-            "dedup": Point(rows=rows, seconds=dedup, cpu_s=dedup),
-            "lookup": Point(rows=rows, seconds=server["lookup"], cpu_s=server["lookup"], bytes=pulled_bytes),
-            "push": Point(rows=rows, seconds=server["push"], cpu_s=server["push"], bytes=pushed_bytes),
-            "gather": Point(rows=rows, seconds=gather, cpu_s=gather),
-            "forward": Point(rows=rows, seconds=forward, cpu_s=forward_cpu_s),
-            "backward": Point(rows=rows, seconds=backward, cpu_s=backward_cpu_s),
-            "return": Point(rows=rows, seconds=give, cpu_s=give),
-            "optimizer": Point(rows=rows, seconds=optimizer, cpu_s=optimizer),
+            name: Point(
+                rows=self.job.batch_size,
+                seconds=own,
+                cpu_s=own if name == "dedup" else cpu_s[name],
+                bytes=bytes_.get(name, 0.0),
+            )
+            for name, own in seconds.items()
+        }
+
+    def _seconds(self, steps: int) -> dict[str, float]:
+        """Of each task in one step. Servers work inside the tower's spans, in the same thread: they are taken out."""
+        spans, read, _ = self._before
+        clock, reader, spent = self._clock.totals(), self._reader.spans(), self.spent
+
+        def span(totals: SpanTotals, before: SpanTotals, *names: Span) -> float:
+            return sum(totals.seconds.get(each, 0.0) - before.seconds.get(each, 0.0) for each in names) / steps
+
+        lookup, push, forward = (spent.seconds.get(name, 0.0) / steps for name in ("lookup", "push", "forward"))
+        in_pull, in_push = (lookup + push, 0.0) if self.job.window else (lookup, push)
+        return {
+            "dedup": span(reader, read, Span.KEYS_WINDOW),
+            "lookup": lookup,
+            "push": push,
+            "gather": max(span(clock, spans, Span.ROWS_PULL, Span.WAIT_SERVER) - in_pull, 0.0),
+            "forward": forward,
+            "backward": max(span(clock, spans, Span.TOWER_STEP) - forward, 0.0),
+            "return": max(span(clock, spans, Span.ROWS_PUSH) - in_push, 0.0),
+            "optimizer": span(clock, spans, Span.GRADS_MERGE, Span.WAIT_TOWERS),
         }
 
     def _rows_and_batches(self, sequencer: Sequencer) -> tuple[RowSource, BatchStream]:
@@ -300,3 +303,16 @@ class _Flow:
     def _forward_ends(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         seconds, cpu_s = time.perf_counter() - self._forward_t[0], time.process_time() - self._forward_t[1]
         self.spent.add("forward", seconds=seconds, cpu_s=cpu_s)
+
+
+def _cpu_shares(seconds: Mapping[str, float], cpu_s: float) -> dict[str, float]:
+    """CPU time of a step's tasks but the forward pass, which together had `cpu_s`.
+
+    Each is one thread's work; what is more than all of their seconds is of the backward pass, which may have several.
+    What is less was taken by others on the machine, or waited for, in equal proportion.
+    """
+    own = {name: value for name, value in seconds.items() if name not in ("dedup", "forward")}
+    whole = max(sum(own.values()), 1e-12)
+    shares = {name: value * min(1.0, max(cpu_s, 0.0) / whole) for name, value in own.items()}
+    shares["backward"] += max(cpu_s - whole, 0.0)
+    return shares

@@ -13,6 +13,7 @@ import yaml
 from ray.cluster_utils import Cluster
 
 from hetero.observe.events import read_events
+from pipelines.cluster_file import load_cluster
 from tests.support.cli import Ran, hetero, write_job
 from tests.support.jobs import write_data
 
@@ -147,3 +148,17 @@ def test_nodes_that_are_not_there_are_named(folder: Path, cluster: Any) -> None:
     message = ran.json["error"]["message"]
     assert "role=tpu" in message
     assert "role=cpu" in message
+
+
+@pytest.mark.slow
+def test_every_node_is_probed_and_its_links(folder: Path, cluster: Any) -> None:
+    probed = run(folder, cluster, "probe", "--disk", str(folder), "--cluster-file", "probed.yaml").json
+    assert len(probed["nodes"]) == len(NODES)
+    assert len(probed["links"]) == 3
+    for link in probed["links"]:
+        for path in ("store", "collective"):
+            assert 0 < link[path]["latency_s"] < 1
+            assert link[path]["bytes_per_s"] > 1e6
+    kinds = load_cluster(folder / "probed.yaml").kinds
+    assert sorted(kind.accelerator for kind in kinds) == ["", "t4", "v100-16gb"]
+    assert all(node["rates"]["disks"][0]["write_bytes_per_s"] > 1e5 for node in probed["nodes"])
