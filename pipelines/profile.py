@@ -20,6 +20,7 @@ from hetero.loops.warm import warm_kernels
 from hetero.observe.run_folder import write_whole
 from hetero.planning.task_profile import (
     READER_TASKS,
+    ROUTING_TASKS,
     SEQUENCER_TASKS,
     SERVER_TASKS,
     TOWER_TASKS,
@@ -113,7 +114,7 @@ def profile_report(profile: JobProfile, *, path: Path) -> RenderableType:
             ("reader", READER_TASKS),
             ("sequencer", SEQUENCER_TASKS),
             ("server", SERVER_TASKS),
-            ("tower", (*TOWER_TASKS, *(name for name in node.tasks if "/" in name))),
+            ("tower", (*ROUTING_TASKS, *TOWER_TASKS, *(name for name in node.tasks if "/" in name))),
         ):
             for name in names:
                 for point in node.tasks[name]:

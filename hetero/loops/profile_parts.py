@@ -14,6 +14,7 @@ from hetero.data.filesystem import locate
 from hetero.data.parse import parse_split
 from hetero.errors import DataError
 from hetero.keys.assemble import BatchAssembler
+from hetero.keys.routing import Router, initial_owners
 from hetero.keys.windows import WindowBuilder
 from hetero.loops.run import DataPass
 from hetero.planning.task_profile import Point
@@ -72,6 +73,15 @@ def window_point(job: JobSpec, batches: Sequence[tuple[BatchSpec, Batch]]) -> Po
     builder = WindowBuilder(job)
     seconds = _median(lambda: builder.build(specs, keys)) / steps
     bytes_ = sum(each.tables.nbytes + each.keys.nbytes for step in keys for each in step[0]) / steps
+    return Point(rows=job.batch_size, seconds=seconds, cpu_s=seconds, bytes=bytes_)
+
+
+def hash_point(job: JobSpec, batches: Sequence[tuple[BatchSpec, Batch]]) -> Point:
+    """Hashing a batch's unique keys and dealing them out among two servers."""
+    router = Router(job.groups, job.buckets, initial_owners(job.buckets, 2))
+    keys = [group.unique for group in batches[-1][1].groups]
+    seconds = _median(lambda: [router.route(own) for own in keys])
+    bytes_ = sum(own.tables.nbytes + own.keys.nbytes for own in keys)
     return Point(rows=job.batch_size, seconds=seconds, cpu_s=seconds, bytes=bytes_)
 
 

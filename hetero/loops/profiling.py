@@ -36,7 +36,7 @@ from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
 from hetero.loops.modes import dense_side
-from hetero.loops.profile_parts import block_points, input_costs, window_point
+from hetero.loops.profile_parts import block_points, hash_point, input_costs, window_point
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.run import DataPass
@@ -158,6 +158,7 @@ def _at(
         **{name: _scaled(point, rows) for name, point in costs.items()},
         **points,
         "window": window_point(flow.job, flow.batches),
+        "hash": hash_point(flow.job, flow.batches),
         **blocks,
     }
 

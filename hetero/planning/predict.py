@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero.hardware.devices import Link
-from hetero.planning.task_profile import READER_TASKS, SEQUENCER_TASKS, SERVER_TASKS, TOWER_TASKS, JobProfile
+from hetero.planning.task_profile import (
+    READER_TASKS,
+    ROUTING_TASKS,
+    SEQUENCER_TASKS,
+    SERVER_TASKS,
+    TOWER_TASKS,
+    JobProfile,
+)
 
 _ROUNDS = 30
 LOCAL = Link(name="object store", latency_s=2e-3, bytes_per_s=1e9, source="a call and its arrays, assumed")
@@ -77,7 +84,8 @@ def _rate(profile: JobProfile, kind: str, names: Sequence[str], rows: float) -> 
 def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configuration) -> float:
     """Of a step with so many rows, without meeting others."""
     node = profile.of(kind)
-    seconds = node.seconds(TOWER_TASKS, rows)
+    several = ROUTING_TASKS if len(configuration.servers) > 1 else ()
+    seconds = node.seconds((*TOWER_TASKS, *several), rows)
     if configuration.window:
         return seconds
     servers = [profile.of(each) for each in configuration.servers]

@@ -1,7 +1,7 @@
 """What each task of a job was measured to take on each kind of node, kept beside the job and read by the planner.
 
-    read > parse > dedup | window | lookup, push | gather > forward > backward > return > optimizer
-    \\_____ reader _____/ sequencer \\__ server __/ \\__________________ tower _________________/
+    read > parse > dedup | window | lookup, push | hash > gather > forward > backward > return > optimizer
+    \\_____ reader _____/ sequencer \\__ server __/ \\______________________ tower ____________________/
 
 Blocks of the tower stand beside them as `forward/<block>` and `backward/<block>`, and are in `forward` and `backward`.
 """
@@ -21,6 +21,8 @@ VERSION = 1
 READER_TASKS = ("read", "parse", "dedup")
 SEQUENCER_TASKS = ("window",)
 SERVER_TASKS = ("lookup", "push")
+ROUTING_TASKS = ("hash",)
+"""Of towers, where there are several servers among which keys are dealt out."""
 TOWER_TASKS = ("gather", "forward", "backward", "return", "optimizer")
 
 

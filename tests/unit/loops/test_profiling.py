@@ -16,7 +16,14 @@ from hetero.hardware.probe import probe_machine
 from hetero.loops.profiling import default_sizes, profile_node
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass
-from hetero.planning.task_profile import READER_TASKS, SEQUENCER_TASKS, SERVER_TASKS, TOWER_TASKS, NodeProfile
+from hetero.planning.task_profile import (
+    READER_TASKS,
+    ROUTING_TASKS,
+    SEQUENCER_TASKS,
+    SERVER_TASKS,
+    TOWER_TASKS,
+    NodeProfile,
+)
 from hetero.records import JobSpec, RoleSpec
 from tests.support.jobs import data_spec, small_job, write_data
 
@@ -50,7 +57,15 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
 @pytest.mark.parametrize("window", [0, 4])
 def test_every_task_is_measured(job: JobSpec, window: int) -> None:
     node = measured(replace(job, window=window), 32, 64)
-    wanted = {*READER_TASKS, *SEQUENCER_TASKS, *SERVER_TASKS, *TOWER_TASKS, "forward/layer", "backward/layer"}
+    wanted = {
+        *READER_TASKS,
+        *ROUTING_TASKS,
+        *SEQUENCER_TASKS,
+        *SERVER_TASKS,
+        *TOWER_TASKS,
+        "forward/layer",
+        "backward/layer",
+    }
     assert set(node.tasks) == wanted
     for name, points in node.tasks.items():
         assert [point.rows for point in points] == [32, 64], name
