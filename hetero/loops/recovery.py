@@ -106,11 +106,17 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is done, and why. counts: of actors from now on, where they change."""
+    """What is done, and why. counts: of actors from now on, where they change. anywhere: not on the job's nodes."""
 
     action: Action
     reason: str
     counts: Counts | None = None
+    anywhere: bool = False
+
+    def put_in(self, job: JobSpec) -> JobSpec:
+        """The job as it goes on."""
+        job = (self.counts or Counts.of(job)).put_in(job)
+        return replace(job, nodes=()) if self.anywhere else job
 
 
 def decide(
@@ -147,6 +153,9 @@ def decide(
             action=Action.GIVE_UP, reason=f"the run was asked to stop; `hetero resume` goes on from {where}"
         )
     if room is None or room.holds(job):
+        if loss.refused and job.nodes:
+            reason = f"no nodes with the labels of the job's came in time: back to {where}, wherever there is room"
+            return Decision(action=Action.GO_BACK, reason=reason, anywhere=True)
         if loss.refused:
             reason = f"the nodes that are left ({_nodes(room)}) would hold it, others may use them: asked again"
             return Decision(action=Action.GO_BACK, reason=reason)

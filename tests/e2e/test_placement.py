@@ -116,6 +116,33 @@ def test_a_plan_from_a_profile_is_obeyed(folder: Path, cluster: Any) -> None:
 
 
 @pytest.mark.slow
+def test_shares_follow_measured_speed_and_are_replayed(folder: Path, cluster: Any) -> None:
+    """From equal shares to the ratio of the devices' speeds; the log makes the same changes again, and the same bits."""
+    nodes = [
+        {"labels": {"role": "cpu"}, "resources": {"CPU": 2.0}, "readers": 1, "servers": 1},
+        {"labels": {"hetero/accelerator": "v100-16gb"}, "resources": {"CPU": 1.0, "GPU": 1.0}, "towers": 1},
+        {"labels": {"hetero/accelerator": "t4"}, "resources": {"CPU": 1.0, "GPU": 1.0}, "towers": 1},
+    ]
+    words = ["train", "job.yaml", "--set", f"roles.nodes={json.dumps(nodes)}"]
+    towers = {"count": 2, "shares": {"measured": True}}
+    measured = run(
+        folder, cluster, *words, "--run", "runs/measured", "--set", f"roles.towers={json.dumps(towers)}"
+    ).json
+    log = folder / "runs" / "measured" / "shares.jsonl"
+    parts = [json.loads(line)["parts"] for line in log.read_text().splitlines()]
+    assert parts[0] == [1, 1]
+    assert sum(parts[-1]) == 512
+    seconds = [us * part + 1000 for us, part in zip((40.0, 120.0), parts[-1], strict=True)]
+    assert max(seconds) / min(seconds) <= 1.25  # the towers compute besides, and share two cores with all others
+    towers = {"count": 2, "shares": {"replay": str(log)}}
+    again = run(folder, cluster, *words, "--run", "runs/again", "--set", f"roles.towers={json.dumps(towers)}").json
+    assert (again["steps"], again["samples"]) == (measured["steps"], measured["samples"])
+    losses = [np.load(folder / "runs" / name / "losses.npy") for name in ("measured", "again")]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert log.read_text() == (folder / "runs" / "again" / "shares.jsonl").read_text()
+
+
+@pytest.mark.slow
 def test_pure_and_mixed_placements_give_the_same_bits_with_one_tower(folder: Path, cluster: Any) -> None:
     cpu = {"labels": {"role": "cpu"}, "resources": {"CPU": 2.0}, "readers": 1, "servers": 1}
     fast = {"labels": {"hetero/accelerator": "v100-16gb"}, "resources": {"CPU": 1.0, "GPU": 1.0}}
