@@ -117,13 +117,13 @@ def test_a_plan_from_a_profile_is_obeyed(folder: Path, cluster: Any) -> None:
 
 @pytest.mark.slow
 def test_shares_follow_measured_speed_and_are_replayed(folder: Path, cluster: Any) -> None:
-    """From equal shares to the ratio of the devices' speeds; the log makes the same changes again, and the same bits."""
+    """From equal shares to the ratio of speeds; the log makes the same changes again, and the same bits."""
     nodes = [
         {"labels": {"role": "cpu"}, "resources": {"CPU": 2.0}, "readers": 1, "servers": 1},
         {"labels": {"hetero/accelerator": "v100-16gb"}, "resources": {"CPU": 1.0, "GPU": 1.0}, "towers": 1},
         {"labels": {"hetero/accelerator": "t4"}, "resources": {"CPU": 1.0, "GPU": 1.0}, "towers": 1},
     ]
-    words = ["train", "job.yaml", "--set", f"roles.nodes={json.dumps(nodes)}"]
+    words = ["train", "job.yaml", "--set", "train.epochs=4", "--set", f"roles.nodes={json.dumps(nodes)}", "--set"]
     towers = {"count": 2, "shares": {"measured": True}}
     measured = run(
         folder, cluster, *words, "--run", "runs/measured", "--set", f"roles.towers={json.dumps(towers)}"
