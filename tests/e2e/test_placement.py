@@ -125,9 +125,7 @@ def test_shares_follow_measured_speed_and_are_replayed(folder: Path, cluster: An
     ]
     words = ["train", "job.yaml", "--set", "train.epochs=4", "--set", f"roles.nodes={json.dumps(nodes)}", "--set"]
     towers = {"count": 2, "shares": {"measured": True}}
-    measured = run(
-        folder, cluster, *words, "--run", "runs/measured", "--set", f"roles.towers={json.dumps(towers)}"
-    ).json
+    measured = run(folder, cluster, *words, f"roles.towers={json.dumps(towers)}", "--run", "runs/measured").json
     log = folder / "runs" / "measured" / "shares.jsonl"
     parts = [json.loads(line)["parts"] for line in log.read_text().splitlines()]
     assert parts[0] == [1, 1]
@@ -135,7 +133,7 @@ def test_shares_follow_measured_speed_and_are_replayed(folder: Path, cluster: An
     seconds = [us * part + 1000 for us, part in zip((40.0, 120.0), parts[-1], strict=True)]
     assert max(seconds) / min(seconds) <= 1.25  # the towers compute besides, and share two cores with all others
     towers = {"count": 2, "shares": {"replay": str(log)}}
-    again = run(folder, cluster, *words, "--run", "runs/again", "--set", f"roles.towers={json.dumps(towers)}").json
+    again = run(folder, cluster, *words, f"roles.towers={json.dumps(towers)}", "--run", "runs/again").json
     assert (again["steps"], again["samples"]) == (measured["steps"], measured["samples"])
     losses = [np.load(folder / "runs" / name / "losses.npy") for name in ("measured", "again")]
     np.testing.assert_array_equal(losses[0], losses[1])
