@@ -44,10 +44,16 @@ def load_cluster(path: Path) -> ClusterSpec:
 
 def cluster_fingerprint(cluster: ClusterSpec) -> str:
     """Changes with anything that planning looks at."""
-    return _digest(asdict(cluster))
+    return digest_of(asdict(cluster))
 
 
-def _digest(record: object) -> str:
+def cluster_kinds(cluster: ClusterSpec) -> dict[str, str]:
+    """A fingerprint of each kind of node."""
+    return {kind.name: digest_of(asdict(kind)) for kind in cluster.kinds}
+
+
+def digest_of(record: object) -> str:
+    """A short hash of what JSON can hold."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 

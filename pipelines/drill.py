@@ -172,13 +172,14 @@ def drill(
 
 
 def hardened(job: Job, *, folder: Path) -> Job:
-    """The job as drills run it: short deadlines, no baseline, snapshots in time, and recoveries for every hit."""
+    """The job as drills run it: short deadlines, no baseline, snapshots in time, recoveries for every hit, any nodes."""
     record = job.model_dump(mode="json", by_alias=True)
     record["baseline"] = None
     record["run"].update(
         folder=str(folder), deadline_s=min(job.run.deadline_s, _DEADLINE_S), recoveries=max(job.run.recoveries, 20)
     )
     record["snapshots"].update(folder=None)
+    record["roles"]["nodes"] = []
     return Job(**record)
 
 

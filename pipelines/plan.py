@@ -18,9 +18,9 @@ from hetero.planning.tasks import Chain, Usage
 from hetero.records import JobSpec, Mode, Pooling
 from hetero.records.cluster import ClusterSpec
 from hetero.towers.build import make_tower
-from pipelines.cluster_file import cluster_fingerprint
+from pipelines.cluster_file import cluster_fingerprint, cluster_kinds
 from pipelines.job import Job
-from pipelines.plan_file import PlanFile, job_fingerprint
+from pipelines.plan_file import PlanFile, job_fingerprint, job_sections
 from pipelines.plan_places import (
     nodes_of,
     predicted,
@@ -118,6 +118,8 @@ def make_plan(
         cluster=str(cluster_path),
         job_fingerprint=job_fingerprint(job),
         cluster_fingerprint=cluster_fingerprint(cluster),
+        job_sections=job_sections(job),
+        cluster_kinds=cluster_kinds(cluster),
         roles=role_counts(plan, chain=chain, cluster=cluster),
         pooling="server" if plan.chain == POOLED_ON_SERVER else "tower",
         nodes=nodes_of(plan, chain=chain, cluster=cluster),

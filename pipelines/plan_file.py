@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from hetero.errors import PlanError
 from hetero.planning.plan import Plan
-from pipelines.cluster_file import cluster_fingerprint, load_cluster
+from pipelines.cluster_file import cluster_fingerprint, cluster_kinds, digest_of, load_cluster
 from pipelines.job import Job
 
 VERSION = 2
@@ -27,7 +26,8 @@ class RoleCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """A plan with what it was made for. cluster: path of the cluster file, as given.
+    """A plan with what it was made for. cluster: path of the cluster file, as given. job_sections, cluster_kinds: a
+    fingerprint of each, which say what has changed.
 
     nodes: `roles.nodes` of the job. pooling: `train.pooling`. shares: of the batch by tower, empty for equal ones.
     window_bytes: the most of a tower's leased rows. memory_bytes, ssd_bytes: of one server's rows, where the job has
@@ -38,6 +38,8 @@ class PlanFile:
     cluster: str
     job_fingerprint: str
     cluster_fingerprint: str
+    job_sections: Mapping[str, str]
+    cluster_kinds: Mapping[str, str]
     roles: Mapping[str, RoleCount]
     nodes: tuple[Mapping[str, object], ...]
     pooling: str
@@ -59,6 +61,8 @@ class PlanFile:
             "cluster": self.cluster,
             "job_fingerprint": self.job_fingerprint,
             "cluster_fingerprint": self.cluster_fingerprint,
+            "job_sections": dict(self.job_sections),
+            "cluster_kinds": dict(self.cluster_kinds),
             "roles": {name: asdict(role) for name, role in self.roles.items()},
             "nodes": [dict(node) for node in self.nodes],
             "pooling": self.pooling,
@@ -73,8 +77,16 @@ class PlanFile:
 
 def job_fingerprint(job: Job) -> str:
     """Changes with anything but the roles' counts and the run's folder."""
-    record = job.model_dump(mode="json", by_alias=True, exclude={"roles", "run"})
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+    return digest_of(_record(job))
+
+
+def job_sections(job: Job) -> dict[str, str]:
+    """A fingerprint of each of the job's sections that `job_fingerprint` looks at."""
+    return {name: digest_of(section) for name, section in _record(job).items()}
+
+
+def _record(job: Job) -> dict[str, object]:
+    return job.model_dump(mode="json", by_alias=True, exclude={"roles", "run"})
 
 
 def save_plan(file: PlanFile, *, path: Path) -> None:
@@ -89,12 +101,18 @@ def planned_job(job: Job, *, path: Path) -> Job:
     """
     record = _read(path)
     if record["job_fingerprint"] != job_fingerprint(job):
-        raise PlanError(f"{path} was made for another state of the job ({record['job']}); plan again: {_again(record)}")
+        what = _changed(record["job_sections"], job_sections(job))
+        raise PlanError(
+            f"{path} was made for another state of the job ({record['job']}): {what} changed; plan again: "
+            f"{_again(record)}"
+        )
     cluster_path = Path(str(record["cluster"]))
     if not cluster_path.is_file():
         raise PlanError(f"{path} was made for the cluster of {cluster_path}, which is not there; plan again")
-    if record["cluster_fingerprint"] != cluster_fingerprint(load_cluster(cluster_path)):
-        raise PlanError(f"{path} was made before {cluster_path} changed; plan again: {_again(record)}")
+    cluster = load_cluster(cluster_path)
+    if record["cluster_fingerprint"] != cluster_fingerprint(cluster):
+        what = _changed(record["cluster_kinds"], cluster_kinds(cluster))
+        raise PlanError(f"{path} was made before {cluster_path} changed ({what}); plan again: {_again(record)}")
     changed = {
         "roles": _roles(record),
         "train": job.train.model_copy(update=_train(record)),
@@ -118,6 +136,12 @@ def _roles(record: Mapping[str, Any]) -> dict[str, object]:
     if record["shares"]:
         towers["shares"] = {"first": record["shares"], "measured": True}
     return {**record["roles"], "towers": towers, "nodes": record["nodes"]}
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Names of what is not as it was."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(names) or "its name"
 
 
 def _again(record: Mapping[str, object]) -> str:

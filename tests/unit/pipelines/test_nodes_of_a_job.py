@@ -10,7 +10,9 @@ from actors.bundles import bundles_of, cpus_needed, server_labels
 from actors.naming import Role
 from hetero.errors import DataError, JobError
 from hetero.records import ShareSpec
-from pipelines.job import Job, baseline_job, with_counts
+from pipelines.drill import hardened
+from pipelines.job import Job, baseline_job, dump_resolved, load_job, with_counts
+from pipelines.models import find_model
 from pipelines.placing import read_share_log
 from pipelines.resolve import resolve
 
@@ -91,3 +93,14 @@ def test_a_baseline_has_no_nodes(tmp_path: Path) -> None:
     plain = baseline_job(job(tmp_path, towers={"count": 3, "shares": {"measured": True}}))
     assert plain.roles.nodes == ()
     assert not plain.roles.towers.shares.measured
+
+
+def test_drills_and_models_are_on_any_nodes(tmp_path: Path) -> None:
+    placed = job(tmp_path)
+    assert hardened(placed, folder=tmp_path / "drill").roles.nodes == ()
+    run = tmp_path / "runs" / "one"
+    (run / "model").mkdir(parents=True)
+    (run / "model" / "manifest.json").touch()
+    (run / "job.resolved.yaml").write_text(dump_resolved(placed), encoding="utf-8")
+    assert find_model(run / "model").spec.nodes == ()
+    assert load_job(run / "job.resolved.yaml").roles.nodes == placed.roles.nodes
