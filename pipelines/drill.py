@@ -172,7 +172,7 @@ def drill(
 
 
 def hardened(job: Job, *, folder: Path) -> Job:
-    """The job as drills run it: short deadlines, no baseline, snapshots in time, recoveries for every hit, any nodes."""
+    """The job as drills run it: short deadlines, no baseline, snapshots in time, enough recoveries, any nodes."""
     record = job.model_dump(mode="json", by_alias=True)
     record["baseline"] = None
     record["run"].update(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
+from hetero.planning.mixed import cheapest_plan, fastest_plan
 from hetero.planning.plan import Plan, pareto
 from hetero.planning.split_explain import Alternative, explain
+from hetero.planning.tasks import Chain
+from hetero.records.cluster import ClusterSpec
 from pipelines.cluster_file import load_cluster
 from pipelines.job import Job
 from pipelines.plan import DISTINCT, LIST_LENGTH, find_measured, make_plan
@@ -70,10 +73,16 @@ def planned(
     names = {task.name for task in chains[0].tasks} - set(measured.usages(cluster, rows=1.0))
     return Planned(
         file=file,
-        front=tuple(pareto(chains, cluster=cluster)) if with_front else (),
+        front=_front(chains, cluster) if with_front else (),
         alternatives=tuple(explain(file.plan, chains=chains, cluster=cluster)) if with_alternatives else (),
         assumed=(*([measured.note] if measured.note else []), *_assumed(sorted(names), rows=rows)),
     )
+
+
+def _front(chains: list[Chain], cluster: ClusterSpec) -> tuple[Plan, ...]:
+    """With towers on two kinds of node where plans have them."""
+    fastest = fastest_plan(chains, cluster=cluster)
+    return tuple(pareto(chains, cluster=cluster, fastest=fastest, cheapest=cheapest_plan))
 
 
 def _assumed(tasks: list[str], *, rows: int) -> list[str]:

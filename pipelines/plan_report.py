@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hetero.planning.plan import Plan
 from hetero.planning.split_explain import Alternative
 from pipelines.plan_file import PlanFile
+
+_BAR = 16
 
 
 def plan_report(
@@ -51,11 +54,19 @@ def _stages(file: PlanFile) -> Table:
 
 def _front(front: Sequence[Plan]) -> Table:
     table = Table(title="cheapest at each throughput", title_justify="left", box=None)
-    for name in ("samples/s", "price an hour", "for a million samples", "nodes"):
-        table.add_column(name, justify="left" if name == "nodes" else "right")
+    for name in ("samples/s", "", "price an hour", "", "for a million samples", "nodes"):
+        table.add_column(name, justify="left" if name in ("nodes", "") else "right")
+    fastest, dearest = (max(getattr(plan, name) for plan in front) for name in ("throughput", "price"))
     for plan in front:
         nodes = ", ".join(f"{count} {kind}" for kind, count in plan.nodes.items())
-        table.add_row(f"{plan.throughput:,.0f}", f"{plan.price:,.2f}", f"{plan.cost_per_million:.4f}", nodes)
+        table.add_row(
+            f"{plan.throughput:,.0f}",
+            Bar(fastest, 0, plan.throughput, width=_BAR),
+            f"{plan.price:,.2f}",
+            Bar(dearest, 0, plan.price, width=_BAR),
+            f"{plan.cost_per_million:.4f}",
+            nodes,
+        )
     return table
 
 
