@@ -187,3 +187,26 @@ def test_every_node_is_probed_and_its_links(folder: Path, cluster: Any) -> None:
     kinds = load_cluster(folder / "probed.yaml").kinds
     assert sorted(kind.accelerator for kind in kinds) == ["", "t4", "v100-16gb"]
     assert all(node["rates"]["disks"][0]["write_bytes_per_s"] > 1e5 for node in probed["nodes"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_of_random_clusters_run(folder: Path, cluster: Any, seed: int) -> None:
+    """Kinds of node left out, prices changed, lists pooled here or there: what is planned is built, and trains."""
+    random = np.random.default_rng(seed)
+    record = yaml.safe_load((folder / "cluster.yaml").read_text())
+    types = record["available_node_types"]
+    for name in random.permutation([*NODES])[: random.integers(0, 2)]:
+        del types[str(name)]
+    for kind in types.values():
+        kind["labels"]["hetero/price"] = str(int(random.integers(1, 9)))
+    (folder / f"random{seed}.yaml").write_text(yaml.safe_dump(record))
+    pooling = str(random.choice(["tower", "server"]))
+    job = ["job.yaml", "--set", "train.max_steps=6", "--set", f"train.pooling={pooling}"]
+    plan = f"random{seed}.json"
+    planned = hetero("plan", *job, "--cluster", f"random{seed}.yaml", "--out", plan, "--json", cwd=folder)
+    assert planned.code == 0, planned.err
+    summary = run(folder, cluster, "train", *job, "--plan", plan, "--run", f"runs/random{seed}").json
+    assert summary["steps"] == 6
+    towers = [role for role in summary["nodes"] if role.startswith("tower/")]
+    assert len(towers) == planned.json["roles"]["towers"]["count"]
