@@ -188,13 +188,13 @@ class SequencerActor:
                 sequencer.estimated_steps(),
                 sequencer.drain_quality(),
                 sequencer.waiting_for(),
-                sequencer.drain_changes(),
+                sequencer.division.drain_changes(),
             )
 
     def ask_shares(self, parts: tuple[int, ...]) -> None:
         """Divide batches among towers by other parts, from the next window on."""
         with self._news:
-            self._opened().ask_shares(parts)
+            self._opened().division.ask(parts)
 
     def window_choice(self) -> WindowChoice | None:
         """How long windows were; None without any."""
@@ -207,7 +207,7 @@ class SequencerActor:
 
     def _begin_window(self) -> None:
         with self._news:
-            self._opened().begin_window()
+            self._opened().division.begin_window()
 
     def _next_spec(self, tower: int) -> BatchSpec | None:
         with self._news:

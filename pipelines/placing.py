@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from hetero.errors import DataError
-from hetero.loops.shares import whole_parts
-from hetero.records import NodePlace, SharesFrom, ShareSpec
+from hetero.loops.shares import going_on, whole_parts
+from hetero.records import JobSpec, NodePlace, SharesFrom, ShareSpec
 from pipelines.problems import Problem, job_problems
 from pipelines.run_schema import Roles
 
@@ -54,6 +55,13 @@ def read_share_log(path: Path) -> tuple[SharesFrom, ...]:
         return tuple(SharesFrom(step=int(each["step"]), parts=tuple(map(int, each["parts"]))) for each in records)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: is no log of shares ({error}); a run with several towers writes one") from error
+
+
+def with_shares_of(spec: JobSpec, *, log: Path, step: int) -> JobSpec:
+    """The job of a run that goes on from a step: with the shares it had there, as its log has them."""
+    if spec.towers.count == 1:
+        return spec
+    return replace(spec, shares=going_on(spec.shares, read_share_log(log), step=step))
 
 
 def share_lines(changes: Iterable[SharesFrom]) -> str:

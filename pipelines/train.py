@@ -23,7 +23,6 @@ from hetero.loops.moves import ServersPlace
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Counts, Recovery, RecoveryLog
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
-from hetero.loops.shares import going_on
 from hetero.loops.snapshots import SnapshotPlace, clear_drafts
 from hetero.loops.warm import warm_kernels
 from hetero.metrics.report import MetricReport
@@ -37,7 +36,7 @@ from hetero.records import JobSpec
 from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
-from pipelines.placing import read_share_log
+from pipelines.placing import with_shares_of
 from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
@@ -180,10 +179,8 @@ def _attempt(
     recovery: RecoveryLog,
 ) -> _Result:
     """The run from where it begins, or goes on, to its end, unless a role is lost."""
-    spec, start = attempt.spec, attempt.start
-    if start is not None and spec.towers.count > 1:
-        changes = read_share_log(folder.shares)
-        spec = replace(spec, shares=going_on(spec.shares, changes, step=start.cursor.step))
+    start = attempt.start
+    spec = attempt.spec if start is None else with_shares_of(attempt.spec, log=folder.shares, step=start.cursor.step)
 
     def look(now: RunProgress) -> None:
         watcher.look(now)

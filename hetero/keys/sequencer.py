@@ -6,8 +6,8 @@ Waits for  nobody: every call answers at once, with `Turn.WAIT` where there is n
 
 The rows of a pass form one stream: the splits in the pass's order, each split's good rows in its own order. Step s
 takes the next `batch_size` rows of that stream, the last step of a pass what is left. Tower t of T gets rows
-[n * t // T, n * (t + 1) // T) of a batch of n rows, or as many of them as its part says. So batches are a pure
-function of (files, seed, batch size), and what each tower gets of them one of these and the log of changed parts.
+[n * t // T, n * (t + 1) // T) of a batch of n rows, or as its part says. So batches are a pure function of (files,
+seed, batch size), and what a tower gets of them is one of these and of the log of changed parts.
 
 Splits leave the stream in its order. So a `Cursor` says where it stands after a step by how many have left and by the
 rows used of the next one, and a sequencer that begins at a cursor has the splits behind it neither read nor parsed.
@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hetero.errors import DataError, ProtocolError
-from hetero.records import F64, I64, START, BatchSpec, Cursor, MalformedRow, Piece, SharesFrom, ShareSpec, SplitReport
+from hetero.keys.division import Division
+from hetero.records import F64, I64, START, BatchSpec, Cursor, MalformedRow, Piece, ShareSpec, SplitReport
 
 
 class Turn(Enum):
@@ -115,14 +116,7 @@ class Sequencer:
         shares: ShareSpec | None = None,
         windowed: bool = False,
     ) -> None:
-        shares = shares or ShareSpec()
-        self._windowed = windowed
-        self._parts = shares.first or (1,) * towers
-        self._wanted: tuple[int, ...] | None = None
-        self._replay = deque(shares.replay)
-        self._changes: list[SharesFrom] = []
-        if shares.first or shares.measured:
-            self._changes.append(SharesFrom(step=start.step, parts=self._parts))
+        self.division = Division(shares or ShareSpec(), towers=towers, step=start.step, windowed=windowed)
         self._splits = splits
         self._order = order
         self._epochs = epochs
@@ -229,23 +223,6 @@ class Sequencer:
             self._held[split].readings -= 1
             self._drop_spent(split)
 
-    def ask_shares(self, parts: Sequence[int]) -> None:
-        """Divide batches by other parts, from the next window or step on. Raises ProtocolError for wrong ones."""
-        if len(parts) != len(self._queues) or min(parts) < 1:
-            raise ProtocolError(f"sequencer: asked for shares {tuple(parts)} of {len(self._queues)} towers")
-        self._wanted = tuple(parts)
-
-    def begin_window(self) -> None:
-        """The next step that is cut begins a window; no tower may have taken it."""
-        if self._wanted is not None:
-            self._change(self._wanted)
-            self._wanted = None
-
-    def drain_changes(self) -> tuple[SharesFrom, ...]:
-        """Changes of parts since the last call, the first parts too where they were chosen."""
-        changes, self._changes = tuple(self._changes), []
-        return changes
-
     def stop(self) -> None:
         """Nobody needs another batch, nor those that were cut: every call but those under way says END."""
         self._stopped = True
@@ -318,16 +295,10 @@ class Sequencer:
         rows, _ = self._available()
         if rows == 0:
             return False
-        while self._replay and self._replay[0].step <= self._step:
-            self._change(self._replay.popleft().parts)
-        if not self._windowed:
-            self.begin_window()
-        whole, until = sum(self._parts), 0
         parts: list[tuple[Piece, ...]] = []
         weight_sum = 0.0
-        for part in self._parts:
-            before, until = rows * until // whole, until + part
-            pieces, weight = self._assign(rows * until // whole - before)
+        for count in self.division.counts(rows, step=self._step):
+            pieces, weight = self._assign(count)
             parts.append(pieces)
             weight_sum += weight
         step, self._step = self._step, self._step + 1
@@ -337,10 +308,6 @@ class Sequencer:
             spec = BatchSpec(step=step, tower=tower, pieces=pieces, weight_sum=weight_sum, after=after)
             self._queues[tower].cut.append(spec)
         return True
-
-    def _change(self, parts: tuple[int, ...]) -> None:
-        self._parts = parts
-        self._changes.append(SharesFrom(step=self._step, parts=parts))
 
     def _assign(self, rows: int) -> tuple[tuple[Piece, ...], float]:
         pieces: list[Piece] = []

@@ -134,25 +134,25 @@ def rows_of_step(made: Sequencer) -> list[int]:
 def test_parts_divide_a_fixed_batch() -> None:
     made = sequencer(shares=ShareSpec(first=(5, 3, 2)))
     assert rows_of_step(made) == [50, 30, 20]
-    made.ask_shares((1, 1, 2))
+    made.division.ask((1, 1, 2))
     assert rows_of_step(made) == [25, 25, 50]
-    assert made.drain_changes() == (SharesFrom(step=0, parts=(5, 3, 2)), SharesFrom(step=1, parts=(1, 1, 2)))
-    assert made.drain_changes() == ()
+    assert made.division.drain_changes() == (SharesFrom(step=0, parts=(5, 3, 2)), SharesFrom(step=1, parts=(1, 1, 2)))
+    assert made.division.drain_changes() == ()
 
 
 def test_without_shares_nothing_is_told_and_parts_are_equal() -> None:
     made = sequencer(shares=None)
     assert rows_of_step(made) == [33, 33, 34]
-    assert made.drain_changes() == ()
+    assert made.division.drain_changes() == ()
 
 
 def test_within_a_window_parts_stay() -> None:
     made = sequencer(shares=ShareSpec(), windowed=True)
-    made.begin_window()
+    made.division.begin_window()
     assert rows_of_step(made) == [33, 33, 34]
-    made.ask_shares((2, 1, 1))
+    made.division.ask((2, 1, 1))
     assert rows_of_step(made) == [33, 33, 34]
-    made.begin_window()
+    made.division.begin_window()
     assert rows_of_step(made) == [50, 25, 25]
 
 
@@ -160,13 +160,13 @@ def test_a_replay_makes_the_logged_changes_at_their_steps() -> None:
     log = (SharesFrom(step=0, parts=(2, 1, 1)), SharesFrom(step=2, parts=(1, 1, 2)))
     made = sequencer(shares=ShareSpec(replay=log), windowed=True)
     assert [rows_of_step(made) for _ in range(3)] == [[50, 25, 25], [50, 25, 25], [25, 25, 50]]
-    assert made.drain_changes() == log
+    assert made.division.drain_changes() == log
     assert parts_at(log, 1) == (2, 1, 1)
     assert going_on(ShareSpec(measured=True), log, step=5) == ShareSpec(first=(1, 1, 2), measured=True)
 
 
 def test_parts_of_other_numbers_of_towers_are_refused() -> None:
     with pytest.raises(ProtocolError, match="of 3 towers"):
-        sequencer(shares=None).ask_shares((1, 1))
+        sequencer(shares=None).division.ask((1, 1))
     with pytest.raises(ProtocolError, match="of 3 towers"):
-        sequencer(shares=None).ask_shares((1, 1, 0))
+        sequencer(shares=None).division.ask((1, 1, 0))
