@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
-import ray
 from torch import Tensor
 
+from actors.unlike_nodes import is_on_ray, label_of_this_node
 from hetero.towers.dlrm import DLRM
 from hetero.towers.embeddings import Embeddings, TowerInputs
 
@@ -44,8 +43,4 @@ class EmulatedDLRM(DLRM):
 
 def device_here() -> str:
     """The device that this process's node stands for; empty without Ray."""
-    if not ray.is_initialized():
-        return ""
-    own = ray.get_runtime_context().get_node_id()
-    nodes = cast(Any, ray).nodes()
-    return str(next((node["Labels"].get(_LABEL, "cpu") for node in nodes if node["NodeID"] == own), ""))
+    return (label_of_this_node(_LABEL) or "cpu") if is_on_ray() else ""

@@ -19,18 +19,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import ray
 import yaml
-from ray.cluster_utils import Cluster
 
 from actors.links import group_link, links_between, probes
-from actors.naming import NAMESPACE
+from actors.unlike_nodes import EmulatedNode, unlike_nodes
 from benchmarks.report import Report, add_arguments, finish
 from hetero.hardware.devices import Link
 from hetero.hardware.probe import usable_cores
@@ -54,11 +51,10 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "criteo_like_dlrm.yaml"
 ROWS = 200_000
 BATCH = 1024
 ROW_US = {"v100-16gb": 60.0, "t4": 180.0, "cpu": 420.0}
-_STORE = 100_000_000
-KINDS: Mapping[str, dict[str, Any]] = {
-    "cpu": {"num_cpus": 2, "labels": {"role": "cpu"}},
-    "fast": {"num_cpus": 1, "num_gpus": 1, "labels": {"role": "gpu", "hetero/accelerator": "v100-16gb"}},
-    "slow": {"num_cpus": 1, "num_gpus": 1, "labels": {"role": "gpu", "hetero/accelerator": "t4"}},
+KINDS: Mapping[str, EmulatedNode] = {
+    "cpu": EmulatedNode(cpus=2, labels={"role": "cpu"}),
+    "fast": EmulatedNode(cpus=1, gpus=1, labels={"role": "gpu", "hetero/accelerator": "v100-16gb"}),
+    "slow": EmulatedNode(cpus=1, gpus=1, labels={"role": "gpu", "hetero/accelerator": "t4"}),
 }
 PRICES = {"cpu": "0.8", "fast": "3.0", "slow": "1.2"}
 EACH = 2
@@ -110,7 +106,10 @@ def main() -> int:
     options = parser.parse_args()
     report = Report("placement")
     seconds = 3.0 if options.quick else 8.0
-    with tempfile.TemporaryDirectory() as name, unlike_nodes() as address:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        unlike_nodes([node for node in KINDS.values() for _ in range(EACH)]) as address,
+    ):
         folder = options.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         bench = prepared(folder, address=address, seconds=seconds)
@@ -199,22 +198,6 @@ def judge(report: Report, kept: Kept) -> None:
         report.not_run(what, target="<= 0.15", why="--minutes")
 
 
-@contextmanager
-def unlike_nodes() -> Iterator[str]:
-    """The address of a cluster of two nodes of each kind, to which this process is connected."""
-    head = {"num_cpus": 0, "object_store_memory": _STORE, "include_dashboard": False}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        for options in KINDS.values():
-            for _ in range(EACH):
-                cluster.add_node(object_store_memory=_STORE, **options)
-        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
-        yield str(cluster.address)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
 def made_job(folder: Path) -> Job:
     make_criteo_like(folder, recipe=CriteoLike(rows=ROWS, test_rows=1024), progress=lambda _: None)
     return load_job(
@@ -236,11 +219,11 @@ def write_cluster(folder: Path) -> Path:
     types = {
         name: {
             "resources": {
-                "CPU": kind["num_cpus"],
+                "CPU": kind.cpus,
                 "memory": 2_000_000_000,
-                **({"GPU": 1} if "num_gpus" in kind else {}),
+                **({"GPU": kind.gpus} if kind.gpus else {}),
             },
-            "labels": {**kind["labels"], "hetero/price": PRICES[name]},
+            "labels": {**kind.labels, "hetero/price": PRICES[name]},
             "max_workers": EACH,
         }
         for name, kind in KINDS.items()
@@ -271,10 +254,10 @@ def placed(job: Job, case: Case) -> Job:
     nodes: list[dict[str, object]] = []
     for number in range(max(case.readers, case.servers)):
         both = {"readers": int(number < case.readers), "servers": int(number < case.servers)}
-        nodes.append({"labels": KINDS["cpu"]["labels"], "resources": {"CPU": 1.0}, **both})
+        nodes.append({"labels": KINDS["cpu"].labels, "resources": {"CPU": 1.0}, **both})
     for kind in case.towers:
-        device = {"GPU": 1.0} if "num_gpus" in KINDS[kind] else {}
-        nodes.append({"labels": KINDS[kind]["labels"], "resources": {"CPU": 1.0, **device}, "towers": 1})
+        device = {"GPU": 1.0} if KINDS[kind].gpus else {}
+        nodes.append({"labels": KINDS[kind].labels, "resources": {"CPU": 1.0, **device}, "towers": 1})
     record = job.model_dump(mode="python", by_alias=True)
     record["roles"] = {
         "readers": case.readers,
