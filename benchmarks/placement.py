@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="keep data, profile and what was measured there, and go on with it")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin nothing after so many")
     options = parser.parse_args()
-    report = Report("placement")
+    report, end_t = Report("placement"), time.monotonic() + 60 * options.minutes
     seconds = 3.0 if options.quick else 8.0
     with (
         tempfile.TemporaryDirectory() as name,
@@ -113,7 +113,7 @@ def main() -> int:
         folder = options.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         bench = prepared(folder, address=address, seconds=seconds)
-        kept = Kept(folder / "measured.json", end_t=time.monotonic() + 60 * options.minutes)
+        kept = Kept(folder / "measured.json", end_t=end_t)
         for case in CASES:
             kept.row(str(case), lambda case=case: compare(bench, case))  # type: ignore[misc]
         for towers in CONVERGING:
