@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import ray
 
+from actors.bundles import cpus_needed
 from actors.naming import NAMESPACE
 from hetero.errors import HeteroError, UserError
 from hetero.hardware.probe import usable_cores
@@ -52,31 +53,6 @@ class RunContext:
         for path in reversed(self.import_paths):
             if path not in sys.path:
                 sys.path.insert(0, path)
-
-
-def cpus_needed(job: JobSpec) -> float:
-    """CPUs the run's actors ask Ray for, in cores; with the most servers that its schedule names."""
-    more = max((at.count for at in job.server_schedule), default=0) - job.servers.count
-    return sum(bundle["CPU"] for bundle in role_resources(job)) + max(0, more) * server_resources(job)["CPU"]
-
-
-def server_resources(job: JobSpec) -> dict[str, float]:
-    """Resources of one server."""
-    return {"CPU": 0.5 * job.servers.threads}
-
-
-def role_resources(job: JobSpec) -> list[dict[str, float]]:
-    """Resources of every actor in the order sequencer, readers, servers, towers.
-
-    A tower computes all the time and asks for its threads; readers and servers are mostly idle beside it (design,
-    section 5) and ask for half of theirs.
-    """
-    return [
-        {"CPU": 0.1},
-        *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
-        *[server_resources(job)] * job.servers.count,
-        *[{"CPU": float(job.towers.threads)}] * job.towers.count,
-    ]
 
 
 @contextmanager

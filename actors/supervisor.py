@@ -36,6 +36,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Action, Loss, Recovery, RecoveryLog, decide
 from hetero.loops.results import ScoredPart, Scores
 from hetero.loops.run import DataPass, RunProgress, RunReport, Sink, StoreReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.shares import ShareRule, TowerPace
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower_state import ResumePoint
 from hetero.records import JobSpec
@@ -62,6 +63,7 @@ class RayRun:
         self._store_peak_bytes = 0
         self._steps = 0
         self._spilled_bytes: int | None = 0
+        self._paces: list[TowerPace] = []
         self._group = ActorGroup(context)
         self._places = ServerPlaces(self._group)
         self._routing = Routing.first(buckets=context.job.buckets, servers=context.job.servers.count)
@@ -100,7 +102,10 @@ class RayRun:
         resizer = ServerResizer(self._group, places=self._places, wanted=servers, routing=self._routing)
         keeper = SnapshotKeeper(self._group, place=snapshots, routing=lambda: resizer.routing.version)
 
+        rule = self._share_rule()
+
         def look(progress: RunProgress) -> None:
+            self._divide(rule, progress)
             resizer.look(progress.step)
             keeper.look(progress.step)
             watch(progress)
@@ -149,12 +154,18 @@ class RayRun:
         self._group.call_all(members, "load", folder.absolute(), deadline_s=_FILE_DEADLINE_S)
 
     def report(self) -> RunReport:
-        roles = self._group.call_all(self._group.members, "role_report")
+        group = self._group
+        roles = group.call_all(group.members, "role_report")
         servers = self._group.call_all(self._group.of(Role.SERVER), "state")
         store = StoreReport(peak_bytes=self._store_peak_bytes, spilled_bytes=self._spilled_bytes)
         window = self._group.call(self._group.of(Role.SEQUENCER)[0], "window_choice").result()
         return RunReport(
-            roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window, store=store
+            roles=tuple(roles),
+            servers=tuple(servers),
+            precision=self.precision,
+            window=window,
+            store=store,
+            nodes=group.nodes(),
         )
 
     @property
@@ -174,6 +185,22 @@ class RayRun:
     def _choose_precision(self) -> PrecisionChoice:
         """One for all towers, from what each of their machines has."""
         return choose_precision(self.job.precision, self._group.call_all(self._group.of(Role.TOWER), "fast_bf16"))
+
+    def _share_rule(self) -> ShareRule | None:
+        """Where shares are to follow the towers' speeds."""
+        if not self.job.shares.measured or self.job.towers.count == 1:
+            return None
+        return ShareRule(batch_size=self.job.batch_size)
+
+    def _divide(self, rule: ShareRule | None, progress: RunProgress) -> None:
+        """Ask for other shares where the towers' paces call for them."""
+        if rule is None:
+            return
+        for change in progress.shares:
+            rule.changed(change)
+        parts = rule.look(self._paces)
+        if parts is not None:
+            self._group.call(self._group.of(Role.SEQUENCER)[0], "ask_shares", parts).result()
 
     def _note_spilled(self, before: int | None, after: int | None) -> None:
         known = self._spilled_bytes is not None and before is not None and after is not None
@@ -283,6 +310,7 @@ class RayRun:
                 waits[role] = waits.get(role, 0.0) + seconds
         losses = [tower.loss for tower in towers if tower.loss is not None]
         self._step = min(tower.step for tower in towers)
+        self._paces = [TowerPace(step=each.step, rows=each.rows, busy_s=each.busy_s) for each in towers]
         return RunProgress(
             phase=phase,
             step=self._step,
@@ -291,6 +319,7 @@ class RayRun:
             loss=_joint_loss(losses, joint=self.job.mode.joint) if len(losses) == len(towers) else None,
             waits=waits,
             quality=sequencer.quality,
+            shares=sequencer.shares,
         )
 
 

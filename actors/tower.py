@@ -60,12 +60,16 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerNews:
-    """What the driver learns on each look, as of a step shortly before. waits: seconds so far, by role waited for."""
+    """What the driver learns on each look, as of a step shortly before. waits: seconds so far, by role waited for.
+
+    busy_s: seconds of all else.
+    """
 
     step: int
     rows: int
     loss: float | None
     waits: dict[str, float]
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class TowerActor:
         self._digest = ""
         self._is_training = False
         self._scored = Handover()
-        torch.set_num_threads(context.job.towers.threads)
+        torch.set_num_threads(context.job.threads_of_tower(index))
         warm_tower_kernels(context.job)
 
     @ray.method(concurrency_group="control")
@@ -347,7 +351,14 @@ class TowerActor:
     def _note_news(self, tower: Tower) -> None:
         log = tower.log
         loss = log.losses[-1] if log.losses else None
-        self._latest = TowerNews(step=len(log.losses), rows=log.rows, loss=loss, waits=self._clock.totals().waits)
+        spent = self._clock.totals()
+        self._latest = TowerNews(
+            step=len(log.losses),
+            rows=log.rows,
+            loss=loss,
+            waits=spent.waits,
+            busy_s=spent.total_s - spent.wait_s,
+        )
 
     def _note_taken(self, taken: Taken) -> None:
         self._taken = taken

@@ -196,6 +196,19 @@ def _roles(job: Job) -> Iterator[Problem]:
             f"{job.train.batch_size} rows a step cannot be dealt to {job.roles.towers.count} towers; raise it, or "
             "lower roles.towers",
         )
+    first = job.roles.towers.shares.first
+    if first and len(first) != job.roles.towers.count:
+        yield Problem(
+            ("roles", "towers", "shares", "first"),
+            f"has {len(first)} numbers for {job.roles.towers.count} towers; give one for each",
+        )
+    for name in ("readers", "servers", "towers") if job.roles.nodes else ():
+        placed = sum(node.count * getattr(node, name) for node in job.roles.nodes)
+        count = getattr(job.roles, name).count
+        if placed != count:
+            yield Problem(
+                ("roles", "nodes"), f"place {placed} {name}, and roles.{name} has {count}; change either, or plan again"
+            )
 
 
 def _modes(job: Job) -> Iterator[Problem]:
@@ -205,6 +218,13 @@ def _modes(job: Job) -> Iterator[Problem]:
             ("train", "window"),
             f"is {train.window}, and train.mode is `{train.mode}`: rows are leased in `sync` only; leave window out or "
             "set it to 0, or set mode to `sync`",
+        )
+    if train.pooling == "server" and (train.mode != "sync" or train.window):
+        yield Problem(
+            ("train", "pooling"),
+            f"is `server`, and train.mode is `{train.mode}` with window {train.window}: servers pool in `sync` without "
+            "windows only, as towers that lease rows have them; set window to 0 and mode to `sync`, or pooling to "
+            "`tower`",
         )
     if train.staleness is not None and train.mode in ("sync", "async"):
         why = "`sync` never reads a stale row" if train.mode == "sync" else "`async` has no bound, it is measured"

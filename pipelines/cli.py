@@ -28,6 +28,7 @@ from pipelines.output import (
     show_error,
     traceback_kept_in,
 )
+from pipelines.plan_commands import plan, probe, profile
 from pipelines.tier_commands import tiers
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -69,7 +70,8 @@ def train(
     servers: Servers = None,
     towers: Towers = None,
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Take the roles of this plan (hetero plan).")
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Take roles, nodes and budgets of this plan (hetero plan)."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest snapshot in the run's folder, if there is one.")
@@ -95,7 +97,7 @@ def train(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
-    from pipelines.plan import planned_job
+    from pipelines.plan_file import planned_job
     from pipelines.progress import progress_for
     from pipelines.report import report
 
@@ -191,66 +193,6 @@ def scale(
 
 
 @app.command()
-def plan(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML).")],
-    cluster: Annotated[
-        Path, typer.Option("--cluster", metavar="FILE", help="Cluster file (YAML), with facts about the kinds of node.")
-    ],
-    overrides: Overrides = None,
-    throughput: Annotated[
-        float | None,
-        typer.Option("--throughput", metavar="N", min=1e-6, help="Samples a second: find the cheapest plan."),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option("--price", metavar="MONEY", min=0, help="The most to pay an hour: find the fastest plan."),
-    ] = None,
-    rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=0, help="Rows expected in all tables, for their memory.")
-    ] = 0,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", metavar="FILE", help="Measured seconds of tasks (JSON), instead of assumed rates."),
-    ] = None,
-    front: Annotated[bool, typer.Option("--front", help="Also the cheapest plan at each throughput.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Also why each alternative is not taken.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan, for train --plan.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Plan which tasks run on which nodes, and how many of each role. Needs no cluster; the search is exact.
-
-    Without --throughput and --price: the fastest that the cluster's nodes can do.
-
-    [bold]Examples[/]
-
-    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster cluster.yaml --front[/]
-
-    [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
-    """
-    from pipelines.deep_schema import is_deep
-    from pipelines.job import load_job
-    from pipelines.plan_command import planned
-
-    output = Output(as_json=as_json)
-    if is_deep(job):
-        raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
-    loaded = load_job(job, overrides=overrides or ())
-    result = planned(
-        loaded,
-        job_path=job,
-        cluster_path=cluster,
-        throughput=throughput,
-        price=price,
-        rows=rows,
-        profile=profile,
-        with_front=front,
-        with_alternatives=explain,
-        out=out,
-    )
-    output.result(result.to_dict(), shown=result.shown())
-
-
-@app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/demo.")],
     data: Annotated[
@@ -276,6 +218,9 @@ def evaluate(
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
 
 
+app.command()(plan)
+app.command()(probe)
+app.command()(profile)
 app.command()(sample)
 app.command()(drill)
 add_model_commands(app)

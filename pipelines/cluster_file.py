@@ -7,7 +7,7 @@
         max_workers: 4
 
 Facts are labels, so that they reach the nodes too: hetero/price (money an hour), hetero/network (a link of
-hetero/hardware/devices.py), hetero/accelerator (a device of it; needed with GPU), hetero/ssd-gib.
+hetero/hardware/devices.py, or measured GB/s), hetero/accelerator (a device of it; needed with GPU), hetero/ssd-gib.
 """
 
 from __future__ import annotations
@@ -44,10 +44,16 @@ def load_cluster(path: Path) -> ClusterSpec:
 
 def cluster_fingerprint(cluster: ClusterSpec) -> str:
     """Changes with anything that planning looks at."""
-    return _digest(asdict(cluster))
+    return digest_of(asdict(cluster))
 
 
-def _digest(record: object) -> str:
+def cluster_kinds(cluster: ClusterSpec) -> dict[str, str]:
+    """A fingerprint of each kind of node."""
+    return {kind.name: digest_of(asdict(kind)) for kind in cluster.kinds}
+
+
+def digest_of(record: object) -> str:
+    """A short hash of what JSON can hold."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -77,12 +83,19 @@ def _kind(path: Path, name: str, node_type: object) -> NodeKind:
         cores=resources["CPU"],
         memory_bytes=int(resources["memory"]),
         ssd_bytes=int(_number(where, PREFIX + "ssd-gib", facts.get("ssd-gib", "0")) * (1 << 30)),
-        network_bytes_per_s=link(facts.get("network", "10gbe")).bytes_per_s,
+        network_bytes_per_s=_network(where, facts.get("network", "10gbe")),
         accelerator=device(facts["accelerator"]).name if gpus else "",
         accelerators=gpus,
-        labels={key: value for key, value in labels.items() if not key.startswith(PREFIX)},
+        labels={k: v for k, v in labels.items() if not k.startswith(PREFIX) or k == PREFIX + "accelerator"},
         resources=resources,
     )
+
+
+def _network(where: str, named: str) -> float:
+    """Bytes a second of a link that is known by name, or of so many GB/s that were measured."""
+    if not named.replace(".", "", 1).isdigit():
+        return link(named).bytes_per_s
+    return 1e9 * max(_number(where, PREFIX + "network", named), 1e-6)
 
 
 def _facts(where: str, labels: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hetero.errors import NoRoomError, PeerLostError
-from hetero.loops.recovery import Action, Counts, Decision, Loss, Recovery, RecoveryLog, decide
+from hetero.loops.recovery import Action, Decision, Loss, Recovery, RecoveryLog, decide
 from hetero.loops.run import DataPass
 from hetero.observe.run_folder import RunFolder
 from hetero.records import START, JobSpec
@@ -75,7 +75,7 @@ class Recoveries:
         _LOG.warning("%s; %s", error, decision.reason)
         self._note(str(error), role, decision, start)
         self._watcher.went_back(start)
-        spec = (decision.counts or Counts.of(before.spec)).put_in(before.spec)
+        spec = decision.put_in(before.spec)
         cursor = START if start is None else start.cursor
         return Attempt(spec=spec, train=replace(before.train, start=cursor), start=start)
 

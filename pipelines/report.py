@@ -117,7 +117,8 @@ def recovered(recovery: Mapping[str, object]) -> str:
 def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "ran", summary.placement.replace("_", " ")
     yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
-    yield "rows/s", f"{summary.samples_per_s:,.0f}"
+    promised = summary.predicted_samples_per_s
+    yield "rows/s", f"{summary.samples_per_s:,.0f}" + (f"; the plan predicted {promised:,.0f}" if promised else "")
     if summary.precision:
         yield "precision", f"{summary.precision['taken']} ({summary.precision['why']})"
     if summary.window:

@@ -36,6 +36,7 @@ from hetero.records import JobSpec
 from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
+from pipelines.placing import with_shares_of
 from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
@@ -178,7 +179,8 @@ def _attempt(
     recovery: RecoveryLog,
 ) -> _Result:
     """The run from where it begins, or goes on, to its end, unless a role is lost."""
-    spec, start = attempt.spec, attempt.start
+    start = attempt.start
+    spec = attempt.spec if start is None else with_shares_of(attempt.spec, log=folder.shares, step=start.cursor.step)
 
     def look(now: RunProgress) -> None:
         watcher.look(now)
@@ -315,6 +317,8 @@ def _summary(
         tiers=tiers_record(report.tiers, samples=outcome.rows),
         policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
+        predicted_samples_per_s=job.run.predicted,
+        nodes=report.nodes,
         malformed=result.malformed,
         rejected_gradients={name: count for name, count in rejected.items() if count},
         warnings=_warnings(outcome, metrics, report),

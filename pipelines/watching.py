@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from hetero.data.malformed import CheckPoint, MalformedLog
@@ -15,8 +16,9 @@ from hetero.loops.run import RunProgress, TrainOutcome
 from hetero.loops.snapshots import SnapshotReport
 from hetero.metrics.throughput import Throughput
 from hetero.observe.events import EventLog
-from hetero.observe.run_folder import RunFolder
-from hetero.records import DataSpec, JobSpec
+from hetero.observe.run_folder import RunFolder, write_whole
+from hetero.records import DataSpec, JobSpec, SharesFrom
+from pipelines.placing import read_share_log, share_lines
 from pipelines.progress import Progress, ProgressRecord
 from pipelines.report import recovered
 from pipelines.resume import ResumeFrom
@@ -105,6 +107,7 @@ class Watcher:
 
     def look(self, now: RunProgress) -> None:
         """Pass on what is new."""
+        self._note_shares(now.shares)
         self._logs[-1].add(now.quality.malformed, rows_read=now.quality.rows_read)
         self._logs[-1].check(CheckPoint.EARLY)
         if now.phase is not Phase.TRAIN or now.loss is None or now.step == self._last_step:
@@ -176,6 +179,16 @@ class Watcher:
                 news.rows,
                 news.pause_s,
             )
+
+    def _note_shares(self, changes: Sequence[SharesFrom]) -> None:
+        """Batches are divided among towers in another way. What a run that goes on repeats is dropped."""
+        for change in changes:
+            told = [each for each in read_share_log(self._folder.shares) if each.step < change.step]
+            write_whole(self._folder.shares, share_lines([*told, change]))
+            whole = sum(change.parts)
+            shares = [part / whole for part in change.parts]
+            self._events.event("shares.changed", step=change.step, parts=list(change.parts), shares=shares)
+            _LOG.info("shares of the towers from step %d: %s", change.step, ", ".join(f"{s:.1%}" for s in shares))
 
     def note_rejected(self, outcome: TrainOutcome) -> None:
         """Name the gradients that were not finite."""

@@ -42,6 +42,7 @@ from hetero.exchange.messages import (
     own_keys,
 )
 from hetero.exchange.moving import ServerMove
+from hetero.exchange.server_pooling import pooled, unpooled
 from hetero.keys.routing import Routing
 from hetero.records import JobSpec, Mode
 
@@ -98,12 +99,12 @@ class RowServer:
         rows = tuple(
             store.pull(own_keys(keys), create=create) for store, keys in zip(self.stores, request.keys, strict=True)
         )
-        return PullReply(rows=rows)
+        return PullReply(rows=pooled(rows, request.bags))
 
     def push(self, request: PushRequest) -> PushReply:
         """Take one tower's gradients. A repeated push is not applied again. Raises ProtocolError, see the rules."""
         self._check_version(request)
-        return self._pushes.push(request)
+        return self._pushes.push(unpooled(request))
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Hand rows to a tower. Raises LeaseError naming key, window and holder of one held; then none is leased."""

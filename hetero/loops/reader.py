@@ -17,7 +17,7 @@ from hetero.keys.assemble import BatchAssembler, PreparedSplit
 from hetero.keys.sequencer import HeldSplit, Sequencer, SplitId, Turn
 from hetero.loops.protocols import SequencerForReader
 from hetero.observe.spans import Span, SpanClock, SpanTotals
-from hetero.records import START, Batch, Cursor, DataSpec, JobSpec, KeySet, Piece, SplitRef, SplitReport
+from hetero.records import START, Batch, Cursor, DataSpec, JobSpec, KeySet, Piece, ShareSpec, SplitRef, SplitReport
 
 
 class Reader:
@@ -107,8 +107,9 @@ def make_sequencer(
     max_steps: int | None,
     towers: int,
     start: Cursor = START,
+    shares: ShareSpec | None = None,
 ) -> Sequencer:
-    """The sequencer of one pass or several over `splits` splits of `data`."""
+    """The sequencer of one pass or several over `splits` splits of `data`. shares: default, equal ones."""
     return Sequencer(
         splits=splits,
         order=lambda epoch: split_order(splits, spec=data, epoch=epoch),
@@ -118,4 +119,6 @@ def make_sequencer(
         max_steps=max_steps,
         ahead=2 * job.readers.count,
         start=start,
+        shares=shares,
+        windowed=job.window != 0,
     )

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from hetero.errors import PeerLostError
-from hetero.records import JobSpec
+from hetero.records import JobSpec, ShareSpec
 
 READER = "reader"
 
@@ -39,9 +39,13 @@ class Counts:
         return Counts(readers=job.readers.count, servers=job.servers.count, towers=job.towers.count)
 
     def put_in(self, job: JobSpec) -> JobSpec:
-        """The job with so many."""
+        """The job with so many. Other numbers than its nodes were chosen for are anywhere, in equal shares."""
+        if self == Counts.of(job):
+            return job
         return replace(
             job,
+            nodes=(),
+            shares=ShareSpec(),
             readers=replace(job.readers, count=self.readers),
             servers=replace(job.servers, count=self.servers),
             towers=replace(job.towers, count=self.towers),
@@ -102,11 +106,17 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is done, and why. counts: of actors from now on, where they change."""
+    """What is done, and why. counts: of actors from now on, where they change. anywhere: not on the job's nodes."""
 
     action: Action
     reason: str
     counts: Counts | None = None
+    anywhere: bool = False
+
+    def put_in(self, job: JobSpec) -> JobSpec:
+        """The job as it goes on."""
+        job = (self.counts or Counts.of(job)).put_in(job)
+        return replace(job, nodes=()) if self.anywhere else job
 
 
 def decide(
@@ -143,6 +153,9 @@ def decide(
             action=Action.GIVE_UP, reason=f"the run was asked to stop; `hetero resume` goes on from {where}"
         )
     if room is None or room.holds(job):
+        if loss.refused and job.nodes:
+            reason = f"no nodes with the labels of the job's came in time: back to {where}, wherever there is room"
+            return Decision(action=Action.GO_BACK, reason=reason, anywhere=True)
         if loss.refused:
             reason = f"the nodes that are left ({_nodes(room)}) would hold it, others may use them: asked again"
             return Decision(action=Action.GO_BACK, reason=reason)
@@ -154,7 +167,8 @@ def decide(
         )
     return Decision(
         action=Action.GO_BACK,
-        reason=f"the nodes that are left ({_nodes(room)}) do not hold {Counts.of(job)}: back to {where} with {counts}",
+        reason=f"the nodes that are left ({_nodes(room)}) do not hold {Counts.of(job)}: back to {where} with {counts}"
+        + (", wherever there is room" if job.nodes else ""),
         counts=counts,
     )
 

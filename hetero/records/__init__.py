@@ -50,6 +50,7 @@ from hetero.records.job import (
     TowerSpec,
     WarmStartSpec,
 )
+from hetero.records.placement import NodePlace, SharesFrom, ShareSpec
 from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "MalformedRow",
     "Missing",
     "Mode",
+    "NodePlace",
     "ParsedSplit",
     "Piece",
     "Pooling",
@@ -96,6 +98,8 @@ __all__ = [
     "RowOptimizer",
     "RowOptimizerSpec",
     "ServersAt",
+    "ShareSpec",
+    "SharesFrom",
     "SnapshotSpec",
     "SparseFeature",
     "SplitRef",
