@@ -41,6 +41,7 @@ from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
 from pipelines.stopping import StopSignals
+from pipelines.submitted import check_lasting
 from pipelines.watching import Watcher
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def fit(
     failed.
     """
     started_t = time.time()
+    check_lasting(run_folder)
     job = complete(job)
     spec = resolve(job)
     placement = Placement(in_process=in_process, address=address)
