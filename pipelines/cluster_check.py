@@ -164,7 +164,7 @@ def _job_on(job: Path, *, cluster: ClusterSpec, rows: int) -> JobOn:
 
 
 def _wide_on(path: Path, *, cluster: ClusterSpec, rows: int) -> JobOn:
-    from actors.context import role_resources
+    from actors.bundles import bundles_of
 
     job = load_job(path)
     chains = chains_of(job, cluster=cluster, rows=rows)
@@ -173,7 +173,7 @@ def _wide_on(path: Path, *, cluster: ClusterSpec, rows: int) -> JobOn:
     spec = resolve(job)
     room = Room(
         nodes=tuple(kind.cores for kind in cluster.kinds for _ in range(kind.count)),
-        demand=lambda spec: [bundle["CPU"] for bundle in role_resources(spec)],
+        demand=lambda spec: [bundle.resources["CPU"] for bundle in bundles_of(spec)],
     )
     fits = room.holds(spec)
     how = f"{_said(least)}; at most {_said(most)}"

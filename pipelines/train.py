@@ -41,8 +41,8 @@ from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
 from pipelines.stopping import StopSignals
-from pipelines.submitted import check_lasting
-from pipelines.watching import Watcher
+from pipelines.submitted import check_lasting, tell_of_short_stops
+from pipelines.watching import Watcher, write_totals
 
 _LOG = logging.getLogger(__name__)
 MODEL = "model"
@@ -77,6 +77,7 @@ def fit(
     """
     started_t = time.time()
     check_lasting(run_folder)
+    tell_of_short_stops(job.run.stop_deadline_s)
     job = complete(job)
     spec = resolve(job)
     placement = Placement(in_process=in_process, address=address)
@@ -124,8 +125,7 @@ def fit(
         summary = _summary(
             job, result, folder=folder, placement=placement, start=start, baseline=baseline, started_t=started_t
         )
-        _write_spans(events, result.report)
-        _write_drops(events, result.report)
+        write_totals(events, result.report)
         events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
         summary.write(folder.summary)
         return summary
@@ -388,14 +388,3 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
         for name, steps in outcome.rejected_dense.items()
     ]
     return tuple(found)
-
-
-def _write_drops(events: EventLog, report: RunReport) -> None:
-    for (day, table, reason), rows in report.drops.items():
-        events.event("rows.dropped", role="server", day=day, table=table, reason=reason, rows=rows)
-
-
-def _write_spans(events: EventLog, report: RunReport) -> None:
-    for role in report.roles:
-        for span, seconds in role.spans.seconds.items():
-            events.span(span, seconds=seconds, role=role.name, count=role.spans.counts[span])
