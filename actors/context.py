@@ -112,8 +112,8 @@ def _check_answers(address: str) -> None:
     """
     if address.startswith(("http://", "https://")):
         raise UserError(
-            f"--address {address}: is that of the dashboard, to which jobs are submitted; give HOST:PORT of the cluster "
-            "itself (port 6379, unless it was started with another), or submit this command with `ray job submit`"
+            f"--address {address}: is that of the dashboard, to which jobs are submitted; give HOST:PORT of the "
+            "cluster itself (port 6379, unless it was started with another), or use `ray job submit`"
         )
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():

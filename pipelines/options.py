@@ -34,7 +34,7 @@ Towers = Annotated[int | None, typer.Option("--towers", min=1, metavar="N", help
 
 
 def refuse_two_places(*, in_process: bool, address: str | None) -> None:
-    """Raises UserError when a run is to be both in this process and on a cluster. What the environment says of a cluster
+    """Raises UserError when a run is to be both in this process and on a cluster. A cluster that the environment names
     holds only where nothing else is said."""
     if in_process and address is not None and address != os.environ.get(RAY_ADDRESS):
         raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")

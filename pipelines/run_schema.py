@@ -110,13 +110,15 @@ class Storage(Section):
 
 class Run(Section):
     """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
-    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
+    the run fails with the other's name. room_deadline_s: how long the run waits for room on the cluster, such as nodes
+    that its autoscaler starts; default, deadline_s. stop_deadline_s: how long the snapshot of a run that is stopped from outside
     may take. recoveries: how often a run that lost a role recovers by itself before it fails: a reader is replaced,
     without any other role the run goes back to its newest snapshot; 0 for never. predicted: samples a second that a
     plan promised, told beside what was reached."""
 
     folder: str = ""
     deadline_s: Positive = 20.0
+    room_deadline_s: Positive | None = None
     stop_deadline_s: Positive = 60.0
     recoveries: Annotated[int, Strict(), Field(ge=0)] = 3
     predicted: Positive | None = None
