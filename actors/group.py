@@ -23,6 +23,7 @@ from actors.pings import Pings
 from actors.placement import end_actors
 from actors.processes import Process, end_here, end_process, live_nodes, node_names, nodes_of
 from actors.reader import ReaderActor
+from actors.room import placement_name
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
 from actors.tower import TowerActor
@@ -50,7 +51,7 @@ class ActorGroup:
         self._processes: dict[Member, Process] = {}
         try:
             reserved = bundles_of(context.job)
-            self._placement = _reserve(context.job, reserved)
+            self._placement = _reserve(context, reserved)
             self._nodes = nodes_of(self._placement)
             self._bundles = {
                 Member(context.run, *number): place for place, one in enumerate(reserved) for number in one.members
@@ -226,11 +227,13 @@ SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
 }
 
 
-def _reserve(job: JobSpec, bundles: Sequence[Bundle]) -> PlacementGroup:
+def _reserve(context: RunContext, bundles: Sequence[Bundle]) -> PlacementGroup:
+    job = context.job
     group: PlacementGroup = placement_group(
         [dict(bundle.resources) for bundle in bundles],
         strategy="PACK",
         bundle_label_selector=[dict(bundle.labels) for bundle in bundles] if job.nodes else None,
+        name=placement_name(context.run),
     )
     if not _room_came(group, job):
         remove_placement_group(group)

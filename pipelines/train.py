@@ -19,7 +19,7 @@ from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
-from hetero.loops.moves import ServersPlace
+from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Counts, Recovery, RecoveryLog
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
@@ -33,7 +33,8 @@ from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
 from hetero.records import JobSpec
-from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
+from pipelines.build import Placement, check_tower, opened_run, reached, room_of_run, tower_class_of
+from pipelines.elastic import Elastic, bounds_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
 from pipelines.placing import with_shares_of
@@ -111,6 +112,7 @@ def fit(
                 train=train_data,
                 test=test_data,
                 watcher=watcher,
+                events=events,
                 progress=progress,
             )
             baseline = None if job.baseline is None else _baseline(job, test=test_data, progress=progress)
@@ -141,6 +143,7 @@ def _execute(
     train: DataPass,
     test: DataPass | None,
     watcher: Watcher,
+    events: EventLog,
     progress: Progress,
 ) -> _Result:
     """Build the roles, train, score, save the model."""
@@ -148,8 +151,21 @@ def _execute(
     seconds = warm_kernels(spec)
     _LOG.debug("kernels were ready after %.1f s", seconds)
     stop = StopSignals(deadline_s=job.run.stop_deadline_s)
+    bounds = bounds_of(job.roles)
+    elastic = Elastic(
+        spec,
+        bounds=bounds,
+        settle_s=0.0 if job.roles.elastic is None else job.roles.elastic.settle_s,
+        room=lambda: room_of_run(folder.name, placement=placement),
+        events=events,
+    )
     recoveries = Recoveries(
-        limit=job.run.recoveries, folder=folder, placement=placement, watcher=watcher, stopping=stop.asked
+        limit=job.run.recoveries,
+        folder=folder,
+        placement=placement,
+        watcher=watcher,
+        stopping=stop.asked,
+        least=None if bounds is None else bounds.least,
     )
     with reached(spec, placement=placement):
         return recoveries.run(
@@ -163,6 +179,7 @@ def _execute(
                 progress=progress,
                 stop=stop,
                 recovery=recoveries.log,
+                elastic=elastic,
             ),
             first=Attempt(spec=spec, train=train, start=start),
         )
@@ -179,15 +196,23 @@ def _attempt(
     progress: Progress,
     stop: StopSignals,
     recovery: RecoveryLog,
-) -> _Result:
-    """The run from where it begins, or goes on, to its end, unless a role is lost."""
+    elastic: Elastic,
+) -> _Result | Counts:
+    """The run from where it begins, or goes on, to its end, unless a role is lost or it goes on with other numbers."""
     start = attempt.start
     spec = attempt.spec if start is None else with_shares_of(attempt.spec, log=folder.shares, step=start.cursor.step)
 
     def look(now: RunProgress) -> None:
         watcher.look(now)
         recovery.reached(now.step, training=now.phase is Phase.TRAIN)
+        if now.phase is Phase.TRAIN:
+            elastic.look(now.step)
 
+    def note_servers(news: ServersChanging | ServersReport) -> None:
+        watcher.note_servers(news)
+        elastic.note_servers(news)
+
+    elastic.begin(spec)
     progress.phase(f"starting {Counts.of(spec)}, {placement}")
     tower_class = tower_class_of(job.tower.name)
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class, recovery=recovery) as run:
@@ -202,10 +227,17 @@ def _attempt(
         clear_drafts(folder.snapshots)
         folder.take_asked_servers()  # of a run before this one
         with stop:
-            place = SnapshotPlace(folder=folder.snapshots, told=watcher.note_snapshot, stop=stop.asked)
-            servers = ServersPlace(asked=folder.take_asked_servers, told=watcher.note_servers)
-            outcome = run.train(attempt.train, watch=look, snapshots=place, servers=servers)
+            cut = SnapshotPlace(
+                folder=folder.snapshots, told=watcher.note_snapshot, stop=lambda: stop.asked() or elastic.due()
+            )
+            servers = ServersPlace(
+                asked=lambda: folder.take_asked_servers() or elastic.take_servers(), told=note_servers
+            )
+            outcome = run.train(attempt.train, watch=look, snapshots=cut, servers=servers)
         if outcome.stopped:
+            counts = elastic.take()
+            if counts is not None and not stop.asked():
+                return counts
             raise stop.error(_how_to_go_on(outcome, folder=folder))
         watcher.end(Phase.TRAIN)
         watcher.note_rejected(outcome)

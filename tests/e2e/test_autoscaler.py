@@ -76,7 +76,9 @@ def place(job: Path, plan: dict[str, Any]) -> None:
         {
             "count": stage["nodes"],
             "labels": {"kind": stage["kind"]},
-            "resources": {name: float(most) for name, most in types[stage["kind"]]["resources"].items()},
+            "resources": {
+                name: float(most) for name, most in types[stage["kind"]]["resources"].items() if name != "memory"
+            },
             **{f"{role}s": 1 for role in stage["roles"]},
         }
         for stage in plan["plan"]["stages"]

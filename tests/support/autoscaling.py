@@ -1,6 +1,6 @@
 """A cluster on this machine whose nodes an autoscaler starts: Ray's own, version 2, over its fake provider of nodes.
 
-Nodes are raylets that say they have what their type in a cluster file has.
+Nodes are raylets that say they have what their type in a cluster file has, memory left out, which the provider refuses.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def _config(cluster_file: Path, *, port: int) -> dict[str, Any]:
     types = {}
     for name, one in raw["available_node_types"].items():
         least = {"min_workers": one.get("min_workers", 0), "max_workers": one["max_workers"]}
-        facts = {"node_config": {}, "resources": one["resources"], "labels": one["labels"]}
+        resources = {name: most for name, most in one["resources"].items() if name != "memory"}
+        facts = {"node_config": {}, "resources": resources, "labels": one["labels"]}
         types[_HEAD_TYPE if name == head else name] = {**facts, **least}
     return {
         "cluster_name": raw["cluster_name"],

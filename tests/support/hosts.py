@@ -109,15 +109,26 @@ class Hosts:
             check=False,
         )
 
-    def begin(self, host: str, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Begin a command as root of a host; it ends with the host at the latest."""
-        return subprocess.Popen(
+    @contextmanager
+    def running(self, host: str, *words: str, variables: Mapping[str, str] | None = None) -> Iterator[None]:
+        """A command as root of a host for the duration; it is ended as by Ctrl-C, all its processes with it."""
+        process = subprocess.Popen(
             [*self._inside(host), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=self._environment(variables),
+            start_new_session=True,
         )
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=10)
 
     def processes(self, host: str) -> list[str]:
         """Command lines of all processes of a host but its sshd."""
