@@ -134,6 +134,7 @@ def test_ray_up_on_separate_hosts_trains_a_submitted_job_and_leaves_nothing(site
     ):
         await_that(lambda: len(site.nodes()) == 3, what="three nodes", deadline_s=JOIN_S)
         check_nodes(site.nodes())
+        assert "Active:" in site.client("ray exec cluster-on-premise.yaml 'ray status'")
         said = site.client(f"ray job submit --working-dir {submitted} -- hetero train job.yaml", deadline_s=240)
         assert "succeeded" in said
     check_run(site.folder)
