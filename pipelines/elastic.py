@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from hetero.loops.elastic import Bounds, Replan, Settled, replan
-from hetero.loops.moves import ServersChanging, ServersReport, refusal
+from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport, refusal
 from hetero.loops.recovery import Counts, Room
 from hetero.observe.events import EventLog
 from hetero.records import JobSpec
+from pipelines.build import Placement, room_of_run
+from pipelines.job import Job
 from pipelines.run_schema import Roles
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +64,23 @@ class Elastic:
         self._due: Replan | None = None
         self._servers: int | None = None
 
+    @staticmethod
+    def of(job: Job, spec: JobSpec, *, run: str, placement: Placement, events: EventLog) -> Elastic:
+        """For a run of this name and job, where it is placed."""
+        section = job.roles.elastic
+        return Elastic(
+            spec,
+            bounds=bounds_of(job.roles),
+            settle_s=0.0 if section is None else section.settle_s,
+            room=lambda: room_of_run(run, placement=placement),
+            events=events,
+        )
+
+    @property
+    def least(self) -> Counts | None:
+        """Numbers below which the run does not go; None where it has no bounds."""
+        return None if self._bounds is None else self._bounds.least
+
     def begin(self, spec: JobSpec) -> None:
         """Training begins, or goes on, with the numbers of `spec`."""
         self._counts, self._due, self._servers = Counts.of(spec), None, None
@@ -87,15 +106,19 @@ class Elastic:
         """The numbers to go on with after a cut, if it was for that."""
         return None if self._due is None else self._due.counts
 
-    def take_servers(self) -> int | None:
-        """The number of servers to change to while training goes on, once."""
+    def beside(self, others: ServersPlace) -> ServersPlace:
+        """Where servers change their number while training goes on: at the wish of `others`, or at this one's."""
+
+        def told(news: ServersChanging | ServersReport) -> None:
+            others.told(news)
+            if isinstance(news, ServersReport) and news.error is None:
+                self._counts = replace(self._counts, servers=news.after)
+
+        return ServersPlace(asked=lambda: others.asked() or self._take_servers(), told=told)
+
+    def _take_servers(self) -> int | None:
         wanted, self._servers = self._servers, None
         return wanted
-
-    def note_servers(self, news: ServersChanging | ServersReport) -> None:
-        """The number of servers has changed, at whoever's wish."""
-        if isinstance(news, ServersReport) and news.error is None:
-            self._counts = replace(self._counts, servers=news.after)
 
     def _act(self, decision: Replan, step: int) -> None:
         before, after = self._counts, decision.counts

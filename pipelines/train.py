@@ -19,7 +19,7 @@ from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
 from hetero.hardware.probe import library_versions, probe_machine
-from hetero.loops.moves import ServersChanging, ServersPlace, ServersReport
+from hetero.loops.moves import ServersPlace
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Counts, Recovery, RecoveryLog
 from hetero.loops.run import DataPass, RunProgress, RunReport, TrainOutcome
@@ -33,10 +33,11 @@ from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
 from hetero.records import JobSpec
-from pipelines.build import Placement, check_tower, opened_run, reached, room_of_run, tower_class_of
-from pipelines.elastic import Elastic, bounds_of
+from pipelines.baseline import train_baseline
+from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
+from pipelines.elastic import Elastic
 from pipelines.evaluate import metrics_of
-from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
+from pipelines.job import Job, complete, dump_resolved, resolve
 from pipelines.placing import with_shares_of
 from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
@@ -115,7 +116,7 @@ def fit(
                 events=events,
                 progress=progress,
             )
-            baseline = None if job.baseline is None else _baseline(job, test=test_data, progress=progress)
+            baseline = None if job.baseline is None else train_baseline(job, test=test_data, progress=progress)
         except StoppedError as error:
             events.event("run.stopped", message=str(error))
             raise
@@ -151,21 +152,14 @@ def _execute(
     seconds = warm_kernels(spec)
     _LOG.debug("kernels were ready after %.1f s", seconds)
     stop = StopSignals(deadline_s=job.run.stop_deadline_s)
-    bounds = bounds_of(job.roles)
-    elastic = Elastic(
-        spec,
-        bounds=bounds,
-        settle_s=0.0 if job.roles.elastic is None else job.roles.elastic.settle_s,
-        room=lambda: room_of_run(folder.name, placement=placement),
-        events=events,
-    )
+    elastic = Elastic.of(job, spec, run=folder.name, placement=placement, events=events)
     recoveries = Recoveries(
         limit=job.run.recoveries,
         folder=folder,
         placement=placement,
         watcher=watcher,
         stopping=stop.asked,
-        least=None if bounds is None else bounds.least,
+        least=elastic.least,
     )
     with reached(spec, placement=placement):
         return recoveries.run(
@@ -208,10 +202,6 @@ def _attempt(
         if now.phase is Phase.TRAIN:
             elastic.look(now.step)
 
-    def note_servers(news: ServersChanging | ServersReport) -> None:
-        watcher.note_servers(news)
-        elastic.note_servers(news)
-
     elastic.begin(spec)
     progress.phase(f"starting {Counts.of(spec)}, {placement}")
     tower_class = tower_class_of(job.tower.name)
@@ -230,10 +220,8 @@ def _attempt(
             cut = SnapshotPlace(
                 folder=folder.snapshots, told=watcher.note_snapshot, stop=lambda: stop.asked() or elastic.due()
             )
-            servers = ServersPlace(
-                asked=lambda: folder.take_asked_servers() or elastic.take_servers(), told=note_servers
-            )
-            outcome = run.train(attempt.train, watch=look, snapshots=cut, servers=servers)
+            servers = ServersPlace(asked=folder.take_asked_servers, told=watcher.note_servers)
+            outcome = run.train(attempt.train, watch=look, snapshots=cut, servers=elastic.beside(servers))
         if outcome.stopped:
             counts = elastic.take()
             if counts is not None and not stop.asked():
@@ -276,23 +264,6 @@ def _how_to_go_on(outcome: TrainOutcome, *, folder: RunFolder) -> str:
         why = f" ({latest.error})" if latest is not None else ""
         return f"stopped after step {len(outcome.losses)}, and no snapshot could be written{why}"
     return f"stopped after step {latest.step}, all of it in {latest.path}; go on with `hetero resume {folder.path}`"
-
-
-def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baseline | None:
-    """The simple tower on the same features, split, seed and epochs, in this process."""
-    if test is None:
-        return None
-    started_t = time.time()
-    progress.phase(f"training the baseline, {job.baseline}")
-    plain = baseline_job(job)
-    spec = resolve(plain)
-    spec = replace(spec, towers=replace(spec.towers, count=1), servers=replace(spec.servers, count=1))
-    train = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
-    warm_kernels(spec)
-    with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:
-        run.train(train, watch=lambda _: None)
-        metrics = metrics_of(run.score(test, watch=lambda _: None))
-    return Baseline(name=plain.tower.name, auc=metrics.auc, logloss=metrics.logloss, seconds=time.time() - started_t)
 
 
 def _summary(

@@ -28,7 +28,7 @@ BIN = Path(sys.executable).parent
 WHY_NOT = missing()
 ADDRESSES = {"client": "10.99.0.1", "head": "10.99.0.10", "cpu": "10.99.0.11", "gpu": "10.99.0.12"}
 JOIN_S = 90.0
-END_S = 60.0
+END_S = 180.0
 
 pytestmark = [
     pytest.mark.slow,

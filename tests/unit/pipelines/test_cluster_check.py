@@ -99,6 +99,7 @@ def test_files_that_cannot_be_used_are_refused_with_the_place(aws: Path, change:
 
 def test_what_is_legal_and_surprises_is_noted(aws: Path) -> None:
     edited(edited(edited(aws, "kind: t4, ", ""), "kind: l4, ", ""), "RAY_AUTH_MODE=disabled", "A=b")
+    edited(aws, "hetero/accelerator: t4", "hetero/accelerator: l4")
     result = checked(edited(aws, "max_workers: 40", "max_workers: 20"))
     assert "`l4` and `t4` have the same labels" in notes(result)
     assert "max_workers is 20, and the node types add up to 40" in notes(result)

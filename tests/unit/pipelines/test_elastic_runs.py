@@ -12,7 +12,7 @@ import pytest
 
 from hetero.errors import JobError
 from hetero.loops.elastic import Bounds
-from hetero.loops.moves import ServersReport
+from hetero.loops.moves import AS_SCHEDULED, ServersReport
 from hetero.loops.recovery import Counts, Room
 from hetero.observe.events import EventLog
 from hetero.records import JobSpec, Mode
@@ -93,15 +93,16 @@ def test_servers_alone_change_while_training_goes_on(tmp_path: Path) -> None:
     cluster = Cluster([2.0])
     elastic = followed(tmp_path, cluster)
     look_for(elastic, cluster, 20)
-    assert elastic.take_servers() is None
+    servers = elastic.beside(AS_SCHEDULED)
+    assert servers.asked() is None
     cluster.nodes.append(1.0)
     look_for(elastic, cluster, 20)
     assert not elastic.due()
-    assert elastic.take_servers() == 3
-    assert elastic.take_servers() is None
-    elastic.note_servers(ServersReport(step=30, before=1, after=3))
+    assert servers.asked() == 3
+    assert servers.asked() is None
+    servers.told(ServersReport(step=30, before=1, after=3))
     look_for(elastic, cluster, 20)
-    assert elastic.take_servers() is None
+    assert servers.asked() is None
     assert told(tmp_path) == [("kept", 1), ("while it trains", 3), ("kept", 3)]
 
 
@@ -111,7 +112,7 @@ def test_other_roles_change_by_a_snapshot(tmp_path: Path) -> None:
     look_for(elastic, cluster, 20)
     assert elastic.due()
     assert elastic.take() == Counts(readers=1, servers=4, towers=2)
-    assert elastic.take_servers() is None
+    assert elastic.beside(AS_SCHEDULED).asked() is None
     assert told(tmp_path) == [("by a snapshot", 4)]
 
 
@@ -135,7 +136,7 @@ def test_nodes_that_come_and_go_at_once_change_nothing(tmp_path: Path) -> None:
         cluster.nodes.pop()
         look_for(elastic, cluster, 6)
     assert not elastic.due()
-    assert elastic.take_servers() is None
+    assert elastic.beside(AS_SCHEDULED).asked() is None
 
 
 def test_a_run_without_bounds_looks_at_nothing(tmp_path: Path) -> None:
