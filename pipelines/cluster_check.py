@@ -144,16 +144,14 @@ def _notes(raw: Mapping[str, Any], types: Mapping[str, Mapping[str, Any]], clust
 
 
 def _alike(kinds: Sequence[NodeKind]) -> Iterator[str]:
-    """Kinds that a placement cannot tell apart."""
-    first: dict[tuple[tuple[str, str], ...], str] = {}
+    """Kinds that labels cannot single out, for which there is no plan."""
     for kind in kinds:
-        labels = tuple(sorted(kind.labels.items()))
-        if labels in first:
+        also = [other.name for other in kinds if other is not kind and kind.labels.items() <= other.labels.items()]
+        if also:
             yield (
-                f"node types `{first[labels]}` and `{kind.name}` have the same labels, so roles cannot be placed on "
-                "one of them; give each a label of its own, such as kind"
+                f"nodes of {', '.join(also)} have all labels of `{kind.name}`, so no role can be placed on `{kind.name}` "
+                "alone; give it a label of its own, such as kind"
             )
-        first.setdefault(labels, kind.name)
 
 
 def _job_on(job: Path, *, cluster: ClusterSpec, rows: int) -> JobOn:

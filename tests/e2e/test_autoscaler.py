@@ -68,33 +68,15 @@ def cluster(folder: Path) -> Iterator[Autoscaled]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def place(job: Path, plan: dict[str, Any]) -> None:
-    """Put the plan's roles and nodes into a job: one actor of each role on every node of its stage."""
-    raw = yaml.safe_load(job.read_text(encoding="utf-8"))
-    types = CLUSTER["available_node_types"]
-    nodes = [
-        {
-            "count": stage["nodes"],
-            "labels": {"kind": stage["kind"]},
-            "resources": {
-                name: float(most) for name, most in types[stage["kind"]]["resources"].items() if name != "memory"
-            },
-            **{f"{role}s": 1 for role in stage["roles"]},
-        }
-        for stage in plan["plan"]["stages"]
-    ]
-    raw["roles"] = {**plan["roles"], "nodes": nodes}
-    job.write_text(yaml.safe_dump(raw), encoding="utf-8")
-
-
 def test_a_plan_makes_the_autoscaler_start_just_its_nodes(folder: Path, cluster: Autoscaled) -> None:
     words = ("--cluster", "cluster.yaml", "--profile", "profile.json", "--throughput", "4500")
     planned = hetero("plan", "job.yaml", *words, "--out", "plan.json", "--json", cwd=folder)
     assert planned.code == 0, planned.err
     wanted = {stage["kind"]: stage["nodes"] for stage in planned.json["plan"]["stages"]}
     assert wanted == {"cpu": 1, "slow": 1}
-    place(folder / "job.yaml", planned.json)
-    trained = hetero("train", "job.yaml", "--address", cluster.address, "--run", "run", "--json", cwd=folder)
+    trained = hetero(
+        "train", "job.yaml", "--plan", "plan.json", "--address", cluster.address, "--run", "run", "--json", cwd=folder
+    )
     assert trained.code == 0, trained.out + trained.err
     assert cluster.launched() == wanted
     where = {role.split("/")[0]: place for role, place in trained.json["nodes"].items()}
