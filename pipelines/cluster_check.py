@@ -149,7 +149,7 @@ def _alike(kinds: Sequence[NodeKind]) -> Iterator[str]:
         also = [other.name for other in kinds if other is not kind and kind.labels.items() <= other.labels.items()]
         if also:
             yield (
-                f"nodes of {', '.join(also)} have all labels of `{kind.name}`, so no role can be placed on `{kind.name}` "
+                f"nodes of {', '.join(also)} have all labels of `{kind.name}`, so no role can be placed on it "
                 "alone; give it a label of its own, such as kind"
             )
 

@@ -77,7 +77,7 @@ def training(folder: Path, address: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.timeout(400)
 def test_a_run_follows_a_node_that_comes_and_keeps_its_bits(folder: Path) -> None:
     node = {"object_store_memory": 100_000_000, "include_dashboard": False}
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 2.2})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 3})
     try:
         with training(folder, cluster.address) as process:
             await_that(lambda: bool(named(folder, "roles.replanned")), process=process, what="a first decision")
@@ -92,7 +92,7 @@ def test_a_run_follows_a_node_that_comes_and_keeps_its_bits(folder: Path) -> Non
     assert (first["done"], second["done"]) == ("kept", "by a snapshot")
     assert second["before"] == {"readers": 1, "servers": 1, "towers": 1}
     assert second["after"] == {"readers": 2, "servers": 3, "towers": 1}
-    assert "(2.2 CPUs, 2 CPUs) hold 2 readers, 3 servers, 1 tower, within the bounds" in second["reason"]
+    assert "(3 CPUs, 2 CPUs) hold 2 readers, 3 servers, 1 tower, within the bounds" in second["reason"]
     _check_bits(folder)
 
 

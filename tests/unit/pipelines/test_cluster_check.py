@@ -101,7 +101,7 @@ def test_what_is_legal_and_surprises_is_noted(aws: Path) -> None:
     edited(edited(edited(aws, "kind: t4, ", ""), "kind: l4, ", ""), "RAY_AUTH_MODE=disabled", "A=b")
     edited(aws, "hetero/accelerator: t4", "hetero/accelerator: l4")
     result = checked(edited(aws, "max_workers: 40", "max_workers: 20"))
-    assert "nodes of t4 have all labels of `l4`, so no role can be placed on `l4` alone" in notes(result)
+    assert "nodes of t4 have all labels of `l4`, so no role can be placed on it alone" in notes(result)
     assert "max_workers is 20, and the node types add up to 40" in notes(result)
     assert "no command sets RAY_AUTH_MODE" in notes(result)
     assert "ImageId of head, cpu, l4, t4 is a placeholder" in notes(result)
