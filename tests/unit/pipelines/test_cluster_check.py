@@ -75,6 +75,14 @@ def test_the_aws_file_is_as_the_docs_say() -> None:
     assert [kind.accelerators for kind in gpus] == [1, 1]
 
 
+def test_all_of_the_packages_goes_to_the_nodes() -> None:
+    """A pattern of rsync without a leading slash leaves out files of that name in any folder, `hetero/data` too."""
+    raw = yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
+    left_out = {pattern for pattern in raw["rsync_exclude"] if not pattern.startswith("/")}
+    needed = [path for name in ("hetero", "actors", "pipelines") for path in (ROOT / name).rglob("*.py")]
+    assert not [path for path in needed if left_out & set(path.relative_to(ROOT).parts)]
+
+
 @pytest.mark.parametrize(
     ("change", "into", "part"),
     [
