@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hetero.errors import NoRoomError, PeerLostError
-from hetero.loops.recovery import Action, Decision, Loss, Recovery, RecoveryLog, decide
+from hetero.loops.recovery import Action, Counts, Decision, Loss, Recovery, RecoveryLog, decide
 from hetero.loops.run import DataPass
 from hetero.observe.run_folder import RunFolder
 from hetero.records import START, JobSpec
