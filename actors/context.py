@@ -106,7 +106,15 @@ def _own_pid() -> int:
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError when nothing answers at HOST:PORT; Ray itself would try for minutes. Other forms pass."""
+    """Raises OSError when nothing answers at HOST:PORT; Ray itself would try for minutes. Other forms pass.
+
+    Raises UserError for the address of a dashboard, which `ray job submit` takes too.
+    """
+    if address.startswith(("http://", "https://")):
+        raise UserError(
+            f"--address {address}: is that of the dashboard, to which jobs are submitted; give HOST:PORT of the "
+            "cluster itself (port 6379, unless it was started with another), or use `ray job submit`"
+        )
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()

@@ -23,6 +23,7 @@ from actors.pings import Pings
 from actors.placement import end_actors
 from actors.processes import Process, end_here, end_process, live_nodes, node_names, nodes_of
 from actors.reader import ReaderActor
+from actors.room import placement_name
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
 from actors.tower import TowerActor
@@ -50,7 +51,7 @@ class ActorGroup:
         self._processes: dict[Member, Process] = {}
         try:
             reserved = bundles_of(context.job)
-            self._placement = _reserve(context.job, reserved)
+            self._placement = _reserve(context, reserved)
             self._nodes = nodes_of(self._placement)
             self._bundles = {
                 Member(context.run, *number): place for place, one in enumerate(reserved) for number in one.members
@@ -226,16 +227,36 @@ SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
 }
 
 
-def _reserve(job: JobSpec, bundles: Sequence[Bundle]) -> PlacementGroup:
+def _reserve(context: RunContext, bundles: Sequence[Bundle]) -> PlacementGroup:
+    job = context.job
     group: PlacementGroup = placement_group(
         [dict(bundle.resources) for bundle in bundles],
         strategy="PACK",
         bundle_label_selector=[dict(bundle.labels) for bundle in bundles] if job.nodes else None,
+        name=placement_name(context.run),
     )
-    if not group.wait(timeout_seconds=job.deadline_s):
+    if not _room_came(group, job):
         remove_placement_group(group)
         raise NoRoomError(_no_room(job, bundles))
     return group
+
+
+def room_deadline_s(job: JobSpec) -> float:
+    """How long a run waits for room on the cluster."""
+    return job.deadline_s if job.room_deadline_s is None else job.room_deadline_s
+
+
+def _room_came(group: PlacementGroup, job: JobSpec) -> bool:
+    """Wait for room; an autoscaler sees what is asked for and starts nodes meanwhile."""
+    whole_s = room_deadline_s(job)
+    soon_s = min(job.deadline_s, whole_s)
+    if group.wait(timeout_seconds=soon_s):
+        return True
+    left_s = whole_s - soon_s
+    if left_s <= 0:
+        return False
+    _LOG.info("no room on the cluster yet; waiting up to %g s more for nodes to come (run.room_deadline_s)", left_s)
+    return bool(group.wait(timeout_seconds=left_s))
 
 
 def _no_room(job: JobSpec, bundles: Sequence[Bundle]) -> str:
@@ -244,10 +265,10 @@ def _no_room(job: JobSpec, bundles: Sequence[Bundle]) -> str:
     free = cast(Any, ray).available_resources().get("CPU", 0.0)
     said = (
         f"the cluster has no room for this run: its actors, in {len(bundles)} bundles, ask for {needed:g} CPUs, "
-        f"{free:g} of {total:g} are free after {job.deadline_s:g} s"
+        f"{free:g} of {total:g} are free after {room_deadline_s(job):g} s"
     )
     if not job.nodes:
-        return f"{said}; lower roles.* in the job, add nodes, or wait for other runs"
+        return f"{said}; lower roles.* in the job, add nodes, or wait for them or for other runs (run.room_deadline_s)"
     asked = Counter(f"{_named(bundle.resources)} on a node with {_named(bundle.labels)}" for bundle in bundles)
     there = Counter(
         f"{_named({k: v for k, v in node['Resources'].items() if k in ('CPU', 'GPU')})} with {_named(node['Labels'])}"
@@ -256,7 +277,7 @@ def _no_room(job: JobSpec, bundles: Sequence[Bundle]) -> str:
     )
     return (
         f"{said}. Asked for: {_counted(asked)}. Nodes that are there: {_counted(there)}. (1) add nodes with those "
-        "labels; (2) plan for the nodes that are there; (3) wait for other runs"
+        "labels; (2) plan for the nodes that are there; (3) wait for them or for other runs (run.room_deadline_s)"
     )
 
 

@@ -29,6 +29,7 @@ from actors.group import SHELLS, ActorGroup
 from actors.moving import MoveNews
 from actors.naming import NAMESPACE, Member, Role
 from actors.processes import Process, nodes_of
+from actors.room import placement_name
 from hetero.errors import CapacityError, DeadlineError, HeteroError, UserError
 from hetero.exchange.moving import Sent
 from hetero.keys.routing import Routing
@@ -268,6 +269,7 @@ class ServerPlaces:
             [resources] * count,
             strategy="PACK",
             bundle_label_selector=[labels] * count if labels else None,
+            name=placement_name(self._group.context.run),
         )
         ready, deadline_t = made.ready(), time.monotonic() + self._job.deadline_s
         while not ray.wait([ready], timeout=0.0)[0]:

@@ -82,6 +82,16 @@ def cluster_room(placement: Placement) -> Room | None:
     )
 
 
+def room_of_run(name: str, *, placement: Placement) -> Room | None:
+    """What the cluster has for the run of that name, all that others hold left out; None without a cluster."""
+    if placement.in_process:
+        return None
+    from actors.bundles import bundles_of
+    from actors.room import room_of
+
+    return Room(nodes=room_of(name), demand=lambda job: [bundle.resources["CPU"] for bundle in bundles_of(job)])
+
+
 @contextmanager
 def opened_run(
     job: JobSpec,

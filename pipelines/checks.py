@@ -27,6 +27,7 @@ def check(job: Job) -> list[Problem]:
         *_storage(job),
         *_policies(job),
         *_server_schedule(job),
+        *_elastic(job),
     ]
 
 
@@ -90,6 +91,26 @@ def _server_schedule(job: Job) -> Iterator[Problem]:
     for number, at in enumerate(job.roles.servers.schedule):
         if at.count > DEFAULT_BUCKETS:
             yield Problem((*path, number, "count"), f"is {at.count}; at most one server a bucket, {DEFAULT_BUCKETS}")
+
+
+def _elastic(job: Job) -> Iterator[Problem]:
+    elastic, roles = job.roles.elastic, job.roles
+    if elastic is None:
+        return
+    path: Path = ("roles", "elastic")
+    for name in ("readers", "servers", "towers"):
+        bounds, count = getattr(elastic, name), getattr(roles, name).count
+        if bounds is not None and not bounds[0] <= count <= bounds[1]:
+            least, most = bounds
+            yield Problem((*path, name), f"is [{least}, {most}], and roles.{name} begins with {count}; include it")
+    shares = roles.towers.shares
+    for given, what in (
+        (bool(roles.nodes), "roles.nodes says where a fixed number of actors is"),
+        (bool(roles.servers.schedule), "roles.servers.schedule changes their number too"),
+        (bool(shares.first) or shares.replay is not None, "roles.towers.shares divides a batch among a fixed number"),
+    ):
+        if given:
+            yield Problem(path, f"is given, and {what}; leave one of them out")
 
 
 def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:

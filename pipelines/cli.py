@@ -14,6 +14,7 @@ import typer
 
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
+from pipelines.cluster_commands import cluster_app
 from pipelines.data_commands import data_app
 from pipelines.deep_commands import resume_deep, sample, train_deep
 from pipelines.drill_commands import drill
@@ -42,6 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(cluster_app, name="cluster")
 
 
 @app.callback(invoke_without_command=True)

@@ -92,6 +92,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         pool_on_servers=job.train.pooling == "server",
         shares=shares_of(job.roles),
         deadline_s=job.run.deadline_s,
+        room_deadline_s=job.run.room_deadline_s,
         storage=_storage(job.storage),
         clock=Clock(day_steps=job.train.day_steps) if job.train.day_steps else None,
         warm_start=_warm_start(job, groups),

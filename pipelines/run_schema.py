@@ -80,13 +80,28 @@ class ServerRole(Role):
         return schedule
 
 
+Range = Annotated[tuple[Count, Count], Field(description="least and most")]
+
+
+class ElasticRoles(Section):
+    """The least and the most actors of each role, such as [1, 4], as nodes come and go; a role without stays at its
+    count. settle_s: how long a decision must stand before the run acts on it."""
+
+    readers: Range | None = None
+    servers: Range | None = None
+    towers: Range | None = None
+    settle_s: Positive = 30.0
+
+
 class Roles(Section):
-    """Who takes part, besides the one sequencer. nodes: where they are, as a plan has it; empty for anywhere."""
+    """Who takes part, besides the one sequencer. nodes: where they are, as a plan has it; empty for anywhere.
+    elastic: bounds within which the numbers follow the cluster's nodes; null for numbers that stay."""
 
     readers: Annotated[Role, BeforeValidator(_count)] = Role()
     servers: Annotated[ServerRole, BeforeValidator(_count)] = ServerRole()
     towers: Annotated[TowerRole, BeforeValidator(_count)] = TowerRole()
     nodes: tuple[Nodes, ...] = ()
+    elastic: ElasticRoles | None = None
 
 
 class Storage(Section):
@@ -110,13 +125,15 @@ class Storage(Section):
 
 class Run(Section):
     """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
-    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
-    may take. recoveries: how often a run that lost a role recovers by itself before it fails: a reader is replaced,
-    without any other role the run goes back to its newest snapshot; 0 for never. predicted: samples a second that a
-    plan promised, told beside what was reached."""
+    the run fails with the other's name. room_deadline_s: how long the run waits for room on the cluster, such as nodes
+    that its autoscaler starts; default, deadline_s. stop_deadline_s: how long the snapshot of a run that is stopped
+    from outside may take. recoveries: how often a run that lost a role recovers by itself before it fails: a reader is
+    replaced, without any other role the run goes back to its newest snapshot; 0 for never. predicted:
+    samples a second that a plan promised, told beside what was reached."""
 
     folder: str = ""
     deadline_s: Positive = 20.0
+    room_deadline_s: Positive | None = None
     stop_deadline_s: Positive = 60.0
     recoveries: Annotated[int, Strict(), Field(ge=0)] = 3
     predicted: Positive | None = None

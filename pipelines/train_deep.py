@@ -32,6 +32,7 @@ from pipelines.deep_resolve import resolve_deep
 from pipelines.deep_schema import DeepJob, dump_deep
 from pipelines.deep_summary import DeepSpeed, DeepSummary, bubbles, sent_bytes
 from pipelines.progress import Progress, ProgressRecord
+from pipelines.submitted import check_lasting
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def fit_deep(
     Raises UserError for what the user can mend, HeteroError for a run that failed.
     """
     started_t = time.time()
+    check_lasting(run_folder)
     spec = resolve_deep(job)
     if placement.in_process and spec.mesh.ranks > 1:
         raise JobError(f"--in-process: one process is one rank, and the mesh is {spec.mesh.describe()}; leave it out")

@@ -12,7 +12,7 @@ from hetero.data.malformed import CheckPoint, MalformedLog
 from hetero.loops.moves import ServersChanging, ServersReport
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Recovery
-from hetero.loops.run import RunProgress, TrainOutcome
+from hetero.loops.run import RunProgress, RunReport, TrainOutcome
 from hetero.loops.snapshots import SnapshotReport
 from hetero.metrics.throughput import Throughput
 from hetero.observe.events import EventLog
@@ -202,3 +202,12 @@ def _seconds_left(now: RunProgress, rows_per_s: float) -> float | None:
     if now.steps_total is None or now.step == 0 or rows_per_s <= 0:
         return None
     return (now.steps_total - now.step) * (now.rows / now.step) / rows_per_s
+
+
+def write_totals(events: EventLog, report: RunReport) -> None:
+    """Log where the time of every role went, and which rows were dropped."""
+    for role in report.roles:
+        for span, seconds in role.spans.seconds.items():
+            events.span(span, seconds=seconds, role=role.name, count=role.spans.counts[span])
+    for (day, table, reason), rows in report.drops.items():
+        events.event("rows.dropped", role="server", day=day, table=table, reason=reason, rows=rows)

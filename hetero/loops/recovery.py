@@ -51,6 +51,10 @@ class Counts:
             towers=replace(job.towers, count=self.towers),
         )
 
+    def below(self, other: Counts) -> bool:
+        """Whether any role has fewer actors than there."""
+        return self.readers < other.readers or self.servers < other.servers or self.towers < other.towers
+
     def fewer(self) -> Counts | None:
         """One actor less: of readers or servers, of which there are more, as results do not depend on their numbers;
         of towers when there is one of each. None when nobody is left out."""
@@ -80,6 +84,13 @@ class Room:
             free[-1] -= cpus
             free.sort()
         return True
+
+    @property
+    def described(self) -> str:
+        """The nodes, as decisions name them."""
+        return (
+            "the nodes that are there (" + (", ".join(f"{cpus:g} CPUs" for cpus in self.nodes if cpus) or "none") + ")"
+        )
 
     def most_of(self, job: JobSpec) -> Counts | None:
         """The numbers of actors nearest to the job's that fit; None when not even one of each does."""
@@ -127,12 +138,13 @@ def decide(
     limit: int,
     snapshot_step: int | None,
     room: Room | None = None,
+    least: Counts | None = None,
     stopping: bool = False,
 ) -> Decision:
     """What to do about a loss. recovered: how often this run was recovered before, of at most `limit` times.
 
     snapshot_step: of the newest whole snapshot, or None. room: what the cluster holds now; None when it is not asked.
-    stopping: someone asked the run to end.
+    least: numbers below which the run does not go: it waits for nodes instead. stopping: someone asked the run to end.
     """
     if not loss.started:
         return Decision(action=Action.GIVE_UP, reason="it failed before the run began to train, so nothing was lost")
@@ -161,6 +173,9 @@ def decide(
             return Decision(action=Action.GO_BACK, reason=reason)
         return Decision(action=Action.GO_BACK, reason=f"{_why_back(loss)}: back to {where}")
     counts = room.most_of(job)
+    if least is not None and (counts is None or counts.below(least)):
+        reason = f"the nodes that are left ({_nodes(room)}) do not hold {least}: back to {where}, to wait for nodes"
+        return Decision(action=Action.GO_BACK, reason=reason, counts=least)
     if counts is None:
         return Decision(
             action=Action.GIVE_UP, reason=f"the nodes that are left ({_nodes(room)}) hold no run of this job"

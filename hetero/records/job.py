@@ -215,6 +215,7 @@ class JobSpec:
     memory. clock: days, for policies that count them. server_schedule: changes of the number of servers while training
     goes on, by ascending step. nodes: which roles share which nodes; empty lets every actor be anywhere.
     pool_on_servers: in `sync` without windows servers send sums of rows where a group allows it.
+    room_deadline_s: how long the run waits for room on the cluster; None for deadline_s.
     """
 
     name: str
@@ -240,6 +241,7 @@ class JobSpec:
     warm_start: WarmStartSpec | None = None
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
+    room_deadline_s: float | None = None
     storage: StorageSpec | None = None
     clock: Clock | None = None
     server_schedule: tuple[ServersAt, ...] = ()

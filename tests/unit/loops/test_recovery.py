@@ -187,3 +187,14 @@ def test_who_was_lost_travels_with_the_error() -> None:
     for kind in (PeerLostError, DeadlineError):
         error = pickle.loads(pickle.dumps(kind("tower/0 is gone", role="tower/0")))
         assert (type(error), str(error), error.role) == (kind, "tower/0 is gone", "tower/0")
+
+
+def test_below_the_least_numbers_the_run_waits_for_nodes(job: JobSpec) -> None:
+    least = Counts(readers=1, servers=2, towers=2)
+    small = Room(nodes=(3.0,), demand=demand)
+    decision = decided(job, lost("server/0", alive=False), room=small, least=least)
+    assert (decision.action, decision.counts) == (Action.GO_BACK, least)
+    assert "do not hold 1 reader, 2 servers, 2 towers: back to the snapshot of step 40, to wait" in decision.reason
+    roomy = decided(job, lost("server/0", alive=False), room=Room(nodes=(6.0,), demand=demand), least=least)
+    assert roomy.counts is not None
+    assert not roomy.counts.below(least)

@@ -66,19 +66,19 @@ def make(job_path: Path, cluster_path: Path, **more: object) -> Planned:
 
 def test_the_example_cluster_is_read(cluster_path: Path) -> None:
     cluster = load_cluster(cluster_path)
-    assert [kind.name for kind in cluster.kinds] == ["cpu", "v100", "t4"]
-    v100 = cluster.kind("v100")
-    assert (v100.count, v100.price, v100.accelerator, v100.accelerators, v100.cores) == (8, 3.06, "v100-16gb", 1, 8)
-    assert v100.network_bytes_per_s == 1.25e9
-    assert v100.labels == {"role": "gpu", "hetero/accelerator": "v100-16gb"}
+    assert [kind.name for kind in cluster.kinds] == ["cpu", "l4", "t4"]
+    l4 = cluster.kind("l4")
+    assert (l4.count, l4.price, l4.accelerator, l4.accelerators, l4.cores) == (8, 0.9776, "l4", 1, 8)
+    assert l4.network_bytes_per_s == 1.25e9
+    assert l4.labels == {"role": "gpu", "kind": "l4", "hetero/accelerator": "l4"}
 
 
 @pytest.mark.parametrize(
     ("change", "into", "part"),
     [
-        ('hetero/price: "0.768", ', "", "node type `cpu` has no label hetero/price"),
-        ('"0.768"', '"cheap"', "hetero/price is `cheap`, it must be a number"),
-        ('"0.768"', '"-1"', "must not be negative"),
+        ('hetero/price: "0.904", ', "", "node type `cpu` has no label hetero/price"),
+        ('"0.904"', '"cheap"', "hetero/price is `cheap`, it must be a number"),
+        ('"0.904"', '"-1"', "must not be negative"),
         ("hetero/accelerator: t4", "role2: gpu", "node type `t4` has GPU: 1 and no label hetero/accelerator"),
         ("hetero/accelerator: t4", "hetero/accelerator: t44", "is it t4"),
         ("hetero/accelerator: t4", "hetero/speed: fast", "there is no label hetero/speed"),
