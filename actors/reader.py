@@ -11,13 +11,16 @@ import ray
 
 from actors.clients import Peer, RemoteSequencer
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import HeldSplit
+from hetero.loops.pulses import RolePulses
 from hetero.loops.reader import Reader, read_splits, take_over
 from hetero.loops.run import DataPass, RoleReport
 from hetero.loops.warm_keys import warm_reader_kernels
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
 from hetero.records import Batch, KeySet, Piece
 
@@ -36,6 +39,8 @@ class ReaderActor:
         self._index = index
         self._reader: Reader | None = None
         self._spans = SpanTotals()
+        self._pulses = RolePulses(f"reader/{index}")
+        self._metrics = RayMetrics(context.run)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -62,6 +67,13 @@ class ReaderActor:
     @ray.method(concurrency_group="serve")
     def keys(self, piece: Piece) -> tuple[KeySet, ...]:
         return self._opened().keys(piece)
+
+    @ray.method(concurrency_group="control")
+    def pulse(self) -> Pulse:
+        """How this reader stands."""
+        spans, reader = self._spans, self._reader
+        spans = spans if reader is None else spans + reader.spans_so_far()
+        return self._metrics.publish(self._pulses.of_role(spans))
 
     def role_report(self) -> RoleReport:
         self._keep_spans()

@@ -29,7 +29,8 @@ class DeepSummary:
     losses: nats a token. tokens_per_s: by the median step. matrix_flops: FLOP/s of plain matrix products, all ranks at
     once. mfu: tokens_per_s * flops_per_token / matrix_flops, [0, 1]. bubble: share of forward and backward that the
     ranks of each pipeline stage waited. sent_bytes: of one step, all ranks, by axis of the mesh and by link (`node`: a
-    group on one machine, or `network`). peak_bytes: by rank, of the process or its device.
+    group on one machine, or `network`). peak_bytes: by rank, of the process or its device. seconds: where the ranks'
+    time went, all of them together, by span.
     """
 
     name: str
@@ -57,6 +58,7 @@ class DeepSummary:
     restarts: Sequence[str] = ()
     snapshot: str | None = None
     time_to_first_step_s: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
     losses: str | None = None
     kind: str = "deep"
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -40,7 +40,7 @@ from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
 from pipelines.stopping import StopSignals
-from pipelines.watching import Watcher
+from pipelines.watching import Watcher, write_spans
 
 _LOG = logging.getLogger(__name__)
 MODEL = "model"
@@ -121,7 +121,8 @@ def fit(
         summary = _summary(
             job, result, folder=folder, placement=placement, start=start, baseline=baseline, started_t=started_t
         )
-        _write_spans(events, result.report)
+        for role in result.report.roles:
+            write_spans(events, role.spans, role=role.name)
         _write_drops(events, result.report)
         events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
         summary.write(folder.summary)
@@ -387,9 +388,3 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
 def _write_drops(events: EventLog, report: RunReport) -> None:
     for (day, table, reason), rows in report.drops.items():
         events.event("rows.dropped", role="server", day=day, table=table, reason=reason, rows=rows)
-
-
-def _write_spans(events: EventLog, report: RunReport) -> None:
-    for role in report.roles:
-        for span, seconds in role.spans.seconds.items():
-            events.span(span, seconds=seconds, role=role.name, count=role.spans.counts[span])

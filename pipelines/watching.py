@@ -5,23 +5,46 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from hetero.data.malformed import CheckPoint, MalformedLog
 from hetero.loops.moves import ServersChanging, ServersReport
+from hetero.loops.pace import GrowingPace
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Recovery
 from hetero.loops.run import RunProgress, TrainOutcome
 from hetero.loops.snapshots import SnapshotReport
 from hetero.metrics.throughput import Throughput
 from hetero.observe.events import EventLog
+from hetero.observe.metrics import Pulse
 from hetero.observe.run_folder import RunFolder
+from hetero.observe.spans import SpanTotals
 from hetero.records import DataSpec, JobSpec
 from pipelines.progress import Progress, ProgressRecord
 from pipelines.report import recovered
 from pipelines.resume import ResumeFrom
 
 _LOG = logging.getLogger(__name__)
+_LOG_EVERY_S = 1.0  # pulses come every two seconds
+_LOG_SHARE = 1 / 300  # of the time so far: 300 pulses of a role in ten minutes, 1,800 in a day
+
+
+class PulseLog:
+    """Keeps pulses in the event log: all in the first minutes of a run, of a long one ever fewer."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._paces: dict[str, GrowingPace] = {}
+
+    def keep(self, pulses: Sequence[Pulse]) -> None:
+        """Those of each role that are due."""
+        for pulse in pulses:
+            pace = self._paces.get(pulse.role)
+            if pace is None:
+                pace = self._paces[pulse.role] = GrowingPace(_LOG_EVERY_S, share=_LOG_SHARE)
+            if pace.due():
+                self._events.pulse(pulse)
 
 
 class Watcher:
@@ -32,6 +55,7 @@ class Watcher:
         self._folder = folder
         self._events = events
         self._progress = progress
+        self._pulses = PulseLog(events)
         self._rate = Throughput()
         self._logs: list[MalformedLog] = []
         self._started_t = time.monotonic()
@@ -105,6 +129,7 @@ class Watcher:
 
     def look(self, now: RunProgress) -> None:
         """Pass on what is new."""
+        self._pulses.keep(now.pulses)
         self._logs[-1].add(now.quality.malformed, rows_read=now.quality.rows_read)
         self._logs[-1].check(CheckPoint.EARLY)
         if now.phase is not Phase.TRAIN or now.loss is None or now.step == self._last_step:
@@ -183,6 +208,12 @@ class Watcher:
             self._events.event("gradient.rejected", step=example.step, table=example.table, key=example.key)
         for name, steps in outcome.rejected_dense.items():
             self._events.event("gradient.rejected", parameter=name, steps=steps)
+
+
+def write_spans(events: EventLog, spans: SpanTotals, *, role: str) -> None:
+    """Where a role's time went in all."""
+    for span, seconds in spans.seconds.items():
+        events.span(span, seconds=seconds, role=role, count=spans.counts[span])
 
 
 def _seconds_left(now: RunProgress, rows_per_s: float) -> float | None:

@@ -74,6 +74,10 @@ class Reader:
         """Seconds of loading and serving so far."""
         return self._load_clock.totals() + self._serve_clock.totals()
 
+    def spans_so_far(self) -> SpanTotals:
+        """The same without spans under way. Any thread may ask."""
+        return self._load_clock.so_far() + self._serve_clock.so_far()
+
 
 def advance(reader: Reader, sequencer: SequencerForReader) -> SplitId | Turn:
     """One turn of a reader: claim, drop what is spent, parse, report. Returns what the claim was."""

@@ -29,6 +29,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
 from hetero.metrics.bucketed import BucketedAuc
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
 from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SplitRef
 
@@ -66,7 +67,8 @@ class DataPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for."""
+    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for. pulses: of roles, those
+    that came since the last look."""
 
     phase: Phase
     step: int
@@ -75,6 +77,7 @@ class RunProgress:
     loss: float | None
     waits: Mapping[str, float]
     quality: InputQuality
+    pulses: tuple[Pulse, ...] = ()
 
 
 Watch = Callable[[RunProgress], None]
