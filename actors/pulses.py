@@ -12,6 +12,8 @@ from hetero.loops.pace import Pace
 from hetero.loops.pulses import PULSE_EVERY_S
 from hetero.observe.metrics import Pulse
 
+_LAST_S = 2.0
+
 
 class PulseRounds:
     """Pulses of `members`, by handle; looked at as often as the driver looks at the run."""
@@ -35,6 +37,12 @@ class PulseRounds:
                 if member not in asked:
                     self._under_way[handle.pulse.remote()] = member
         return tuple(pulses)
+
+    def last(self) -> tuple[Pulse, ...]:
+        """One more of everyone, at the end of a phase; of those who answer at once."""
+        asked = [handle.pulse.remote() for handle in self._members.values()]
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=_LAST_S)
+        return tuple(pulse for ref in done for pulse in _pulse(ref))
 
 
 def _pulse(ref: ray.ObjectRef) -> tuple[Pulse, ...]:

@@ -222,7 +222,8 @@ class RayRun:
         work = [self._readers.read(reader) for reader in readers]
         results = [group.call(tower, method, *arguments) for tower in towers]
         self._watch_over([*work, *results], data=data, watch=watch)
-        watch(self._look(data.phase))
+        now = self._look(data.phase)
+        watch(replace(now, pulses=(*now.pulses, *self._rounds.last())))
         return [answer.result() for answer in results]
 
     def _watch_over(self, work: Sequence[Answer], *, data: DataPass, watch: Watch) -> None:

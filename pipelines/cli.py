@@ -28,6 +28,7 @@ from pipelines.output import (
     show_error,
     traceback_kept_in,
 )
+from pipelines.report_commands import dashboard_app, report
 from pipelines.tier_commands import tiers
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -95,9 +96,9 @@ def train(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
-    from pipelines.plan import planned_job
+    from pipelines.plan import planned_job, predicted_by
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
 
     output = Output(as_json=as_json)
     refuse_two_places(in_process=in_process, address=address)
@@ -118,9 +119,14 @@ def train(
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
         summary = loaded.fit(
-            run_folder=folder, address=address, in_process=in_process, resume=resume, progress=progress
+            run_folder=folder,
+            address=address,
+            in_process=in_process,
+            resume=resume,
+            progress=progress,
+            predicted=None if plan is None else predicted_by(plan),
         )
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 @app.command()
@@ -147,7 +153,7 @@ def resume(
     """
     from pipelines.deep_schema import is_deep_run
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
@@ -166,7 +172,7 @@ def resume(
             in_process=in_process,
             progress=progress,
         )
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 @app.command()
@@ -280,6 +286,8 @@ app.command()(sample)
 app.command()(drill)
 add_model_commands(app)
 app.command()(tiers)
+app.command(name="report")(report)
+app.add_typer(dashboard_app, name="dashboard")
 
 
 @app.command()
@@ -315,12 +323,12 @@ def demo(
     """
     from pipelines.demo import run_demo
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
 
     output = Output(as_json=as_json)
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         summary = run_demo(progress=progress, run_folder=run)
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

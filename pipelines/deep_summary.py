@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from hetero.errors import DataError
 from hetero.loops.deep import DeepLog
-from hetero.observe.run_folder import write_json
+from hetero.observe.run_folder import read_json, write_json
 from hetero.parallel.mesh import place_of
 from hetero.parallel.traffic import WORLD
 from hetero.records.deep_job import DeepJobSpec
@@ -74,6 +75,16 @@ class DeepSummary:
         """Write `summary.json`, whole or not at all."""
         write_json(path, self.to_dict())
 
+    @staticmethod
+    def read(path: Path) -> DeepSummary:
+        """The summary in a file; keys that a later version added are left out. Raises DataError."""
+        record = read_json(path)
+        known = {entry.name for entry in fields(DeepSummary)}
+        try:
+            return DeepSummary(**{name: value for name, value in record.items() if name in known})  # type: ignore[arg-type]
+        except TypeError as error:
+            raise DataError(f"{path}: is no summary of a deep run ({error})") from error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed:
@@ -131,6 +142,13 @@ def _crosses(job: DeepJobSpec, logs: Sequence[DeepLog], rank: int, axis: str) ->
 def deep_report(summary: DeepSummary) -> Table:
     """The summary as a person reads it."""
     table = Table(title=summary.name, show_header=False, title_justify="left")
+    for name, value in deep_facts(summary).items():
+        table.add_row(name, value)
+    return table
+
+
+def deep_facts(summary: DeepSummary) -> dict[str, str]:
+    """What there is to say of a run, in words."""
     peaks = list(summary.peak_bytes.values())
     rows = {
         "mesh": summary.mesh,
@@ -148,10 +166,7 @@ def deep_report(summary: DeepSummary) -> Table:
         "seconds": f"{summary.wall_s:,.0f}",
         "run folder": summary.run_folder,
     }
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, value)
-    return table
+    return {name: value for name, value in rows.items() if value}
 
 
 def _loss(value: float | None) -> str:

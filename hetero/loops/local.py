@@ -148,7 +148,7 @@ class LocalRun:
         cpu_before_s = time.process_time()
         log = train(self._tower, batches, source, after_step=after_step, cuts=cuts)
         cuts.moves.finish()
-        watch(self._progress(data, sequencer))
+        watch(self._progress(data, sequencer, readers, last=True))
         self._collect(readers)
         cpu_s = {"process": time.process_time() - cpu_before_s}
         return TrainOutcome.of([log], cpu_s=cpu_s, snapshots=cuts.reports, servers=cuts.moves.reports)
@@ -237,9 +237,11 @@ class LocalRun:
         )
         return readers, sequencer
 
-    def _progress(self, data: DataPass, sequencer: Sequencer, readers: Sequence[Reader] = ()) -> RunProgress:
+    def _progress(
+        self, data: DataPass, sequencer: Sequencer, readers: Sequence[Reader] = (), *, last: bool = False
+    ) -> RunProgress:
         log = self._tower.log
-        pulses = self._pulses(readers) if readers and self._pulse_pace.due() else ()
+        pulses = self._pulses(readers) if readers and (self._pulse_pace.due() or last) else ()
         return RunProgress(
             phase=data.phase,
             step=len(log.losses),
