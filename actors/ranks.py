@@ -86,6 +86,9 @@ class RankGroup:
         """One long call a rank; the logs in the order of ranks."""
         answers = [self._begin(member, "train", deadline_s=self.context.job.deadline_s) for member in self.members]
         self._watch_over(answers, watch=watch)
+        first = next(iter(self.members))
+        news: Answer[RankNews] = self._begin(first, "news", deadline_s=self.context.job.deadline_s)
+        watch(replace(news.result(), pulses=self._rounds.last()))
         return [answer.result() for answer in answers]
 
     def pid_of(self, index: int) -> int:

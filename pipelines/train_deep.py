@@ -174,7 +174,9 @@ def _in_process(spec: DeepJobSpec, *, folder: RunFolder, snapshot: Path | None, 
         if snapshot is not None:
             rank.resume(snapshot)
         watch.begin("training")
-        return rank.train(folder.path, after_step=lambda log: watch.log(log, rank))
+        log = rank.train(folder.path, after_step=lambda log: watch.log(log, rank))
+        watch.pulse(log, rank)
+        return log
     finally:
         mesh.close()
 
@@ -204,8 +206,12 @@ class _Watch:
     def log(self, log: DeepLog, rank: DeepRank) -> None:
         """After a step of a rank in this process."""
         if self._pace.due():
-            self._pulses.keep([self._rank.of_rank(log, spans=rank.clock.so_far(), job=self._spec)])
+            self.pulse(log, rank)
         self.step(log.first_step + log.steps, log.losses[-1], log.evaluations[-1] if log.evaluations else None)
+
+    def pulse(self, log: DeepLog, rank: DeepRank) -> None:
+        """How a rank in this process stands."""
+        self._pulses.keep([self._rank.of_rank(log, spans=rank.clock.so_far(), job=self._spec)])
 
     def step(self, step: int, loss: float | None, evaluation: Evaluation | None) -> None:
         now = time.monotonic()
