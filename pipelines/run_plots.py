@@ -228,7 +228,8 @@ def _draw_shares(axes: Axes, shares: Shares, axis: TimeAxis) -> None:
 
 
 def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    for mark in marks:
+    low, high = axes.get_xlim()
+    for mark in _apart(marks, least=0.02 * (high - low)):
         axes.axvline(mark.x, color=_INK, linewidth=0.8, linestyle=":")
         axes.annotate(
             mark.what,
@@ -241,6 +242,18 @@ def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
             ha="right",
             fontsize=8,
         )
+
+
+def _apart(marks: Sequence[Mark], *, least: float) -> list[Mark]:
+    """Marks of which those nearer to each other than `least` are told together."""
+    told: list[Mark] = []
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        if told and mark.x - told[-1].x < least:
+            if mark.what not in told[-1].what:
+                told[-1] = Mark(x=told[-1].x, what=f"{told[-1].what}, {mark.what}")
+        else:
+            told.append(mark)
+    return told
 
 
 def _in_order(spans: set[str]) -> list[str]:

@@ -153,7 +153,7 @@ class RunRecord:
         for event in self.events:
             if event.kind is EventKind.SPAN:
                 ended.setdefault(event.role, {})[event.name] = _number(event, "seconds")
-        return {**found, **ended}
+        return {role: seconds for role, seconds in {**found, **ended}.items() if seconds}
 
     def speed(self, *, bins: int) -> Series:
         """Steps a second over time."""
@@ -166,12 +166,12 @@ class RunRecord:
         return _rates(self.alive(t), done, bins=bins)
 
     def shares(self, role: str, *, bins: int) -> Shares | None:
-        """Where a role's time went, interval by interval; None with fewer than two pulses."""
+        """Where a role's time went, interval by interval; None with fewer than two pulses, and without spans."""
         pulses = self.roles.get(role, [])
-        if len(pulses) < 2:
+        spans = list(dict.fromkeys(name for pulse in pulses for name in _values(pulse, "hetero_seconds_total")))
+        if len(pulses) < 2 or not spans:
             return None
         t = self.alive([pulse.t for pulse in pulses])
-        spans = list(dict.fromkeys(name for pulse in pulses for name in _values(pulse, "hetero_seconds_total")))
         edges = _edges(t, bins)
         width = np.diff(edges)
         shares = {}

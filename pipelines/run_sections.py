@@ -249,8 +249,8 @@ def _tiers(record: RunRecord) -> list[Part]:
     if not rates:
         why = "No tiers: the servers had no budget of memory (storage.memory_bytes), so every row was in memory."
         return [*parts, Absent(why)]
-    svg = lines_plot(rates, ylabel="share of rows asked for", axis=axis, share=True)
-    caption = "Rows asked for, by where they were: in memory, on SSD, or nowhere, so that they were made."
+    svg = lines_plot(rates, ylabel="share of the rows found", axis=axis, share=True)
+    caption = "Rows that were asked for and there, by where they were; those made anew are left out."
     parts.append(Figure(name="hit-rates", svg=svg, caption=caption))
     held = _by_label(record, servers, "hetero_tier_rows")
     svg = lines_plot(held, ylabel="rows", axis=axis)
@@ -275,6 +275,7 @@ def _by_label(record: RunRecord, roles: Sequence[str], metric: str) -> dict[str,
 def _hit_rates(record: RunRecord, servers: Sequence[str]) -> dict[str, Series]:
     """Of all servers: growth of the rows found, between pulses."""
     hits = _by_label(record, servers, "hetero_tier_hits_total")
+    hits = {tier: series for tier, series in hits.items() if tier != "created"}
     if not hits:
         return {}
     grown = {tier: np.clip(np.diff(series.values), 0, None) for tier, series in hits.items()}

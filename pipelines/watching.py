@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from hetero.data.malformed import CheckPoint, MalformedLog
@@ -26,25 +26,31 @@ from pipelines.report import recovered
 from pipelines.resume import ResumeFrom
 
 _LOG = logging.getLogger(__name__)
-_LOG_EVERY_S = 1.0  # pulses come every two seconds
-_LOG_SHARE = 1 / 300  # of the time so far: 300 pulses of a role in ten minutes, 1,800 in a day
+_LOG_SHARE = 1 / 300  # of the time so far; as pulses come every two seconds: 300 in ten minutes, 1,800 in a day
 
 
 class PulseLog:
     """Keeps pulses in the event log: all in the first minutes of a run, of a long one ever fewer."""
 
-    def __init__(self, events: EventLog) -> None:
+    def __init__(self, events: EventLog, *, now: Callable[[], float] = time.monotonic) -> None:
         self._events = events
+        self._now = now
         self._paces: dict[str, GrowingPace] = {}
 
     def keep(self, pulses: Sequence[Pulse]) -> None:
         """Those of each role that are due."""
         for pulse in pulses:
-            pace = self._paces.get(pulse.role)
-            if pace is None:
-                pace = self._paces[pulse.role] = GrowingPace(_LOG_EVERY_S, share=_LOG_SHARE)
-            if pace.due():
+            if self._pace(pulse.role).due():
                 self._events.pulse(pulse)
+
+    def is_due(self, role: str) -> bool:
+        """Whether the next pulse of a role would be kept."""
+        return self._pace(role).is_due
+
+    def _pace(self, role: str) -> GrowingPace:
+        if role not in self._paces:
+            self._paces[role] = GrowingPace(share=_LOG_SHARE, now=self._now)
+        return self._paces[role]
 
 
 class Watcher:

@@ -11,18 +11,22 @@ class GrowingPace:
     grows with the logarithm of the time.
     """
 
-    def __init__(self, every_s: float, *, share: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._every_s = every_s
+    def __init__(self, *, share: float, now: Callable[[], float] = time.monotonic) -> None:
         self._share = share
         self._now = now
         self._started = now()
         self._next = -float("inf")
 
+    @property
+    def is_due(self) -> bool:
+        """What `due` would say."""
+        return self._now() >= self._next
+
     def due(self) -> bool:
         now = self._now()
         if now < self._next:
             return False
-        self._next = now + max(self._every_s, self._share * (now - self._started))
+        self._next = now + self._share * (now - self._started)
         return True
 
 

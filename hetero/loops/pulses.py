@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # roles without torch need not load it
 
 PULSE_EVERY_S = 2.0
 DRIVER = "driver"
-_TIERS = ("memory", "ssd", "created")
+_TIERS = ("memory", "ssd")
 
 
 class RolePulses:
@@ -66,7 +66,7 @@ class RolePulses:
     def of_server(self, use: ServerUse, *, spans: SpanTotals) -> Pulse:
         """A server: rows, and where it has them, how stale they were, tiers and disk."""
         pushes, stale = sum(use.staleness), sum(n * count for n, count in enumerate(use.staleness))
-        hits = {tier: float(use.tiers.get(f"{tier}_hits", use.tiers.get(tier, 0))) for tier in _TIERS}
+        hits = {tier: float(use.tiers.get(f"{tier}_hits", 0)) for tier in _TIERS}
         t, growth = self._look(spans, {**hits, "pushes": float(pushes), "stale": float(stale)})
         samples = [*_labelled(names.ROWS, use.rows), *self._of_time(spans, growth)]
         if use.staleness:
@@ -112,7 +112,7 @@ class RolePulses:
             yield Sample(names.BUSY_FRACTION, min(1.0, worked / growth.seconds))
 
     def _of_tiers(self, tiers: Mapping[str, int], hits: Mapping[str, float], growth: Growth | None) -> Iterator[Sample]:
-        yield from _labelled(names.TIER_HITS, hits)
+        yield from _labelled(names.TIER_HITS, {**hits, "created": tiers["created"]})
         for tier in ("memory", "ssd", "leased"):
             yield Sample(names.TIER_ROWS, tiers[f"{tier}_rows"], tier)
         for direction in ("read", "written"):

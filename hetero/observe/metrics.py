@@ -112,12 +112,17 @@ BYTES = _counter(
 ROWS = _gauge("hetero_rows", "rows", "rows held, by the job's table", Section.ROWS, "server", label="table")
 TIER_ROWS = _gauge("hetero_tier_rows", "rows", "rows by where they are", Section.ROWS, "server", label="tier")
 TIER_HITS = _counter(
-    "hetero_tier_hits_total", "rows", "rows asked for, by where they were", Section.ROWS, "server", label="tier"
+    "hetero_tier_hits_total",
+    "rows",
+    "rows asked for, by where they were; `created` ones were nowhere",
+    Section.ROWS,
+    "server",
+    label="tier",
 )
 TIER_HIT_RATE = _gauge(
     "hetero_tier_hit_rate",
     "1",
-    "share of the rows asked for of late, by where they were",
+    "share of the rows found of late, by where they were",
     Section.ROWS,
     "server",
     label="tier",

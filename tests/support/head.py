@@ -53,7 +53,7 @@ def head_node(*, cpus: int) -> Iterator[Head]:
 
 @contextmanager
 def _started(folder: Path, *, cpus: int) -> Iterator[Head]:
-    gcs, dashboard, metrics, client = _free_ports(4)
+    gcs, dashboard, metrics, client = free_ports(4)
     command = [
         *(sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--head", "--block"),
         *(f"--port={gcs}", f"--num-cpus={cpus}", "--object-store-memory=150000000", "--include-dashboard=true"),
@@ -61,7 +61,8 @@ def _started(folder: Path, *, cpus: int) -> Iterator[Head]:
         *("--disable-usage-stats", f"--ray-client-server-port={client}", f"--temp-dir={folder}"),
     ]
     alone = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}  # what runs besides does not find this cluster
-    environment = {**os.environ, **alone, THREADS_WAIT: "PASSIVE", "RAY_worker_niceness": "0"}
+    quick = {"RAY_metrics_report_interval_ms": "1000", "RAY_worker_niceness": "0", THREADS_WAIT: "PASSIVE"}
+    environment = {**os.environ, **alone, **quick}
     with (folder / "head.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     children: list[psutil.Process] = []
@@ -106,7 +107,8 @@ def _await_answer(process: subprocess.Popen[bytes], urls: list[str], *, log: Pat
             time.sleep(_LOOK_EVERY_S)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [server.getsockname()[1] for server in held]

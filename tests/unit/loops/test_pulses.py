@@ -71,11 +71,11 @@ def test_a_server_tells_hit_rates_and_staleness_of_late() -> None:
     assert first["hetero_staleness_mean"] == 0.25
     assert first["hetero_tier_hits_total"] == {"memory": 10, "ssd": 10, "created": 0}
     clock.t = 2.0
-    more = replace(use, staleness=(6, 4, 2), tiers={**tiers, "memory_hits": 40, "created": 10})
+    more = replace(use, staleness=(6, 4, 2), tiers={**tiers, "memory_hits": 40, "ssd_hits": 20, "created": 10})
     second = told(pulses.of_server(more, spans=spans(ROWS_PULL=0.1)))
     assert second["hetero_staleness_mean"] == pytest.approx(6 / 4)
     assert second["hetero_staleness_max"] == 2
-    assert second["hetero_tier_hit_rate"] == {"memory": 0.75, "ssd": 0.0, "created": 0.25}
+    assert second["hetero_tier_hit_rate"] == {"memory": 0.75, "ssd": 0.25}
     assert second["hetero_tier_rows"] == {"memory": 5, "ssd": 7, "leased": 1}
     assert second["hetero_disk_bytes_total"] == {"read": 64, "written": 32}
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero.observe.metrics import METRICS, ROLE_LABELS, MetricKind, Pulse, Sample, Trend
-from hetero.observe.metrics import BYTES, STEP
+from hetero.observe.metrics import BYTES, METRICS, ROLE_LABELS, STEP, MetricKind, Pulse, Sample, Trend
 
 DOCS = Path(__file__).parents[3] / "docs" / "dashboard.md"
 
