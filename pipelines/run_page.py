@@ -10,8 +10,9 @@ from pathlib import Path
 
 from hetero import __version__
 from hetero.observe.run_folder import write_whole
+from pipelines.page_parts import Absent, Figure, Part, Section, TablePart
 from pipelines.run_record import RunRecord
-from pipelines.run_sections import Absent, Figure, Part, Section, TablePart, sections
+from pipelines.run_sections import sections
 
 MOST_BYTES = 2_000_000
 """What a page may take."""

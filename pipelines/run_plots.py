@@ -20,6 +20,7 @@ from pipelines.run_record import REST, Series, Shares
 
 _WIDTH = 10.0
 _POINTS = 1200
+_FAR = 0.25
 _INK, _FAINT, _GRID = "#222222", "#9db8d9", "#e4e4e4"
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -177,12 +178,16 @@ def histogram_plot(counts: Mapping[int, float], *, xlabel: str, ylabel: str) -> 
 
 
 def pairs_plot(pairs: Mapping[str, tuple[float, float]]) -> str:
-    """Measured / predicted of each name, as bars around 1."""
-    ratios = [measured / predicted if predicted else np.nan for predicted, measured in pairs.values()]
-    with _figure(height=0.8 + 0.36 * len(pairs)) as (figure, axes):
-        axes.barh(list(pairs), ratios, color=_LINES[0], height=0.6)
+    """Measured / predicted of each name, as bars from 1 where both are above 0; far from it on a logarithmic scale."""
+    ratios = {name: measured / predicted for name, (predicted, measured) in pairs.items() if predicted and measured > 0}
+    low, high = min(ratios.values(), default=1.0), max(ratios.values(), default=1.0)
+    with _figure(height=0.8 + 0.36 * max(1, len(ratios))) as (figure, axes):
+        if min(low, 1 / high) < _FAR:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(_READABLE)
+        axes.barh(list(ratios), [ratio - 1 for ratio in ratios.values()], left=1.0, color=_LINES[0], height=0.6)
         axes.axvline(1.0, color=_LINES[1], linewidth=1.4)
-        axes.set_xlim(0, max(1.3, *(ratio * 1.1 for ratio in ratios if np.isfinite(ratio))))
+        axes.set_xlim(min(0.7, low / 1.15), max(1.3, high * 1.15))
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("measured / predicted")

@@ -202,11 +202,11 @@ def _by_index(role: str) -> tuple[str, int]:
 
 
 def _edges(t: F64, bins: int) -> F64:
-    """Borders of intervals over the time of pulses, no narrower than those lie apart in the median."""
-    apart = float(np.median(np.diff(t))) or 1.0
-    count = int(np.clip((t[-1] - t[0]) / apart, 1, bins))
-    edges: F64 = np.linspace(t[0], max(t[-1], t[0] + 1e-9), count + 1)
-    return edges
+    """Borders of intervals: the times of pulses, or, of many, of equal intervals."""
+    edges: F64 = np.unique(t)
+    if len(edges) < 2:
+        return np.array([t[0], t[0] + 1e-9])
+    return edges if len(edges) <= bins + 1 else np.linspace(t[0], t[-1], bins + 1)
 
 
 def _grown(totals: F64) -> F64:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hetero.observe.summary import Summary
 from hetero.records import F64
 from pipelines.deep_summary import DeepSummary, deep_facts
+from pipelines.page_parts import Absent, Figure, Part, Section, TablePart, Told
 from pipelines.progress import duration
 from pipelines.report import STEPS_OF_THE_FLOW, fact_rows, score, size
 from pipelines.run_events import step_marks, time_marks, told_events
@@ -28,54 +27,6 @@ from pipelines.run_record import RunRecord, Series, Shares
 _BINS = 120
 _MOST_ROLES = 4
 _MOST_EVENTS = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A plot. name: stands in the page, for tests. svg: the `<svg>` element."""
-
-    name: str
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePart:
-    """A table. numbers: columns that hold numbers."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Why there is nothing to show."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A sentence."""
-
-    text: str
-    is_warning: bool = False
-
-
-Part = Figure | TablePart | Absent | Told
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """Parts under a title."""
-
-    title: str
-    parts: tuple[Part, ...]
-
-    @property
-    def anchor(self) -> str:
-        return re.sub(r"\W+", "-", self.title.lower())
 
 
 def sections(record: RunRecord) -> tuple[Section, ...]:
@@ -343,13 +294,19 @@ def _predicted(record: RunRecord) -> list[Part]:
         )
         return [Absent(f"{why}: {how}." if how else f"{why} of this run.")]
     rows = tuple(
-        (name, f"{predicted:,.4g}", f"{measured:,.4g}", f"{measured / predicted - 1:+.1%}" if predicted else "")
+        (name, _readable(predicted), _readable(measured), f"{measured / predicted - 1:+.1%}" if predicted else "")
         for name, (predicted, measured) in pairs.items()
     )
     svg = pairs_plot(pairs)
     head = ("", "predicted", "measured", "difference")
+    caption = "What was measured, as a multiple of what was predicted."
+    if record.summary.get("tiers"):
+        caption += (
+            " Tiers are predicted for training alone; what was measured holds evaluation, snapshots and the model's "
+            "writing too."
+        )
     return [
-        Figure(name="predicted", svg=svg, caption="What was measured, as a multiple of what was predicted."),
+        Figure(name="predicted", svg=svg, caption=caption),
         TablePart(head=head, rows=rows, numbers=frozenset({1, 2, 3})),
     ]
 
@@ -391,6 +348,10 @@ def _machine(record: RunRecord) -> list[Part]:
         for name, value in told.items()
     ]
     return [_pairs([*rows, *((str(name), str(version)) for name, version in versions.items())])]
+
+
+def _readable(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> TablePart:

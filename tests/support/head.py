@@ -62,7 +62,8 @@ def _started(folder: Path, *, cpus: int) -> Iterator[Head]:
     ]
     alone = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}  # what runs besides does not find this cluster
     quick = {"RAY_metrics_report_interval_ms": "1000", "RAY_worker_niceness": "0", THREADS_WAIT: "PASSIVE"}
-    environment = {**os.environ, **alone, **quick}
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, **alone, **quick, "PYTHONPATH": root}
     with (folder / "head.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     children: list[psutil.Process] = []
