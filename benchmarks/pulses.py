@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import ray
 
+from actors.context import connected_with
 from actors.metrics import RayMetrics
 from benchmarks.report import Report, arguments, cpu_seconds, finish
 from hetero.exchange.server import ServerUse
@@ -133,11 +133,8 @@ def draw_a_day(report: Report, *, folder: Path, day_s: float) -> None:
 def main() -> int:
     options = arguments(__doc__ or "")
     report = Report("pulses")
-    ray.init(address="local", num_cpus=1, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False)
-    try:
+    with connected_with(1.0, address=None):
         time_pulses(report, count=500 if options.quick else 5000)
-    finally:
-        ray.shutdown()
     with tempfile.TemporaryDirectory() as folder:
         draw_a_day(report, folder=Path(folder), day_s=DAY_S / 24 if options.quick else DAY_S)
     return finish(report, options)
