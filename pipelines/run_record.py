@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero.errors import UserError
 from hetero.observe.events import Event, EventKind, read_events
+from hetero.observe.metrics import SECONDS, Metric, MetricKind
 from hetero.observe.run_folder import RunFolder, read_json
 from hetero.records import F64
 
@@ -147,13 +148,17 @@ class RunRecord:
         return roles
 
     def totals(self) -> dict[str, dict[str, float]]:
-        """Seconds by role and span in all: of the end of the run, or of the latest pulses before it."""
-        found = {role: _values(pulses[-1], "hetero_seconds_total") for role, pulses in self.roles.items()}
-        ended: dict[str, dict[str, float]] = {}
+        """Seconds by role and span in all, of all its lives: as its pulses told, or more where its end did."""
+        found: dict[str, dict[str, float]] = {}
+        for role, pulses in self.roles.items():
+            for span in dict.fromkeys(name for pulse in pulses for name in _values(pulse, SECONDS.name)):
+                told = np.array([_values(pulse, SECONDS.name).get(span, 0.0) for pulse in pulses])
+                found.setdefault(role, {})[span] = float(_grown(told)[-1])
         for event in self.events:
             if event.kind is EventKind.SPAN:
-                ended.setdefault(event.role, {})[event.name] = _number(event, "seconds")
-        return {role: seconds for role, seconds in {**found, **ended}.items() if seconds}
+                before = found.setdefault(event.role, {}).get(event.name, 0.0)
+                found[event.role][event.name] = max(before, _number(event, "seconds"))
+        return found
 
     def speed(self, *, bins: int) -> Series:
         """Steps a second over time."""
@@ -168,7 +173,7 @@ class RunRecord:
     def shares(self, role: str, *, bins: int) -> Shares | None:
         """Where a role's time went, interval by interval; None with fewer than two pulses, and without spans."""
         pulses = self.roles.get(role, [])
-        spans = list(dict.fromkeys(name for pulse in pulses for name in _values(pulse, "hetero_seconds_total")))
+        spans = list(dict.fromkeys(name for pulse in pulses for name in _values(pulse, SECONDS.name)))
         if len(pulses) < 2 or not spans:
             return None
         t = self.alive([pulse.t for pulse in pulses])
@@ -176,15 +181,18 @@ class RunRecord:
         width = np.diff(edges)
         shares = {}
         for span in spans:
-            totals = np.array([_values(pulse, "hetero_seconds_total").get(span, 0.0) for pulse in pulses])
+            totals = np.array([_values(pulse, SECONDS.name).get(span, 0.0) for pulse in pulses])
             shares[span] = np.clip(np.diff(np.interp(edges, t, _grown(totals))) / width, 0.0, None)
         return Shares(role=role, edges=edges, shares=shares)
 
-    def gauge(self, role: str, metric: str, label: str | None = None) -> Series:
-        """A metric of one role over time."""
-        told = [(pulse.t, _value(pulse, metric, label)) for pulse in self.roles.get(role, [])]
+    def metric(self, role: str, metric: Metric, label: str | None = None) -> Series:
+        """A metric of one role over time; a counter goes on where a new actor begins anew."""
+        told = [(pulse.t, _value(pulse, metric.name, label)) for pulse in self.roles.get(role, [])]
         known = [(t, value) for t, value in told if value is not None]
-        return Series(t=self.alive([t for t, _ in known]), values=np.array([value for _, value in known], np.float64))
+        values = np.array([value for _, value in known], np.float64)
+        if metric.kind is MetricKind.COUNTER and len(values):
+            values = _grown(values)
+        return Series(t=self.alive([t for t, _ in known]), values=values)
 
     def kinds(self) -> Iterator[tuple[str, list[str]]]:
         """Kinds of role with pulses and their roles: `("server", ["server/0", "server/1"])`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from hetero.observe.metrics import BYTES, MFU, ROWS, STALENESS_MEAN, TIER_HITS, TIER_ROWS, Metric
 from hetero.observe.summary import Summary
 from hetero.records import F64
 from pipelines.deep_summary import DeepSummary, deep_facts
@@ -104,7 +105,7 @@ def _throughput(record: RunRecord) -> list[Part]:
     svg = lines_plot({what: line}, ylabel=what, axis=axis, marks=time_marks(record))
     caption = f"{what} over the time that the run was alive; dotted lines are what happened meanwhile."
     parts: list[Part] = [Figure(name="throughput", svg=svg, caption=caption)]
-    if record.is_deep and (mfu := record.gauge("rank/0", "hetero_mfu")):
+    if record.is_deep and (mfu := record.metric("rank/0", MFU)):
         svg = lines_plot({"MFU": mfu}, ylabel="MFU of rank 0", axis=axis, share=True)
         caption = "FLOP/s of the model / FLOP/s of plain matrix products on the same device."
         parts.append(Figure(name="mfu", svg=svg, caption=caption))
@@ -193,7 +194,7 @@ def _tiers(record: RunRecord) -> list[Part]:
     axis = _axis(record)
     servers = [role for role in record.roles if role.startswith("server/")]
     parts: list[Part] = []
-    if rows := _by_label(record, servers, "hetero_rows"):
+    if rows := _by_label(record, servers, ROWS):
         svg = lines_plot(rows, ylabel="rows", axis=axis)
         parts.append(Figure(name="rows", svg=svg, caption="Rows that all servers hold, by the job's table."))
     rates = _hit_rates(record, servers)
@@ -203,20 +204,20 @@ def _tiers(record: RunRecord) -> list[Part]:
     svg = lines_plot(rates, ylabel="share of the rows found", axis=axis, share=True)
     caption = "Rows that were asked for and there, by where they were; those made anew are left out."
     parts.append(Figure(name="hit-rates", svg=svg, caption=caption))
-    held = _by_label(record, servers, "hetero_tier_rows")
+    held = _by_label(record, servers, TIER_ROWS)
     svg = lines_plot(held, ylabel="rows", axis=axis)
     parts.append(Figure(name="tier-rows", svg=svg, caption="Rows by where they are; leased ones are with towers."))
     return parts
 
 
-def _by_label(record: RunRecord, roles: Sequence[str], metric: str) -> dict[str, Series]:
+def _by_label(record: RunRecord, roles: Sequence[str], metric: Metric) -> dict[str, Series]:
     """A metric of several roles added up, by its label."""
     labels = dict.fromkeys(
-        label for role in roles for pulse in record.roles[role] for label in _labels(pulse.fields, metric)
+        label for role in roles for pulse in record.roles[role] for label in _labels(pulse.fields, metric.name)
     )
     found = {}
     for label in labels:
-        each = [series for role in roles if len(series := record.gauge(role, metric, label))]
+        each = [series for role in roles if len(series := record.metric(role, metric, label))]
         t = each[0].t
         total = np.sum([np.interp(t, series.t, series.values) for series in each], axis=0)
         found[label] = Series(t=t, values=total)
@@ -225,7 +226,7 @@ def _by_label(record: RunRecord, roles: Sequence[str], metric: str) -> dict[str,
 
 def _hit_rates(record: RunRecord, servers: Sequence[str]) -> dict[str, Series]:
     """Of all servers: growth of the rows found, between pulses."""
-    hits = _by_label(record, servers, "hetero_tier_hits_total")
+    hits = _by_label(record, servers, TIER_HITS)
     hits = {tier: series for tier, series in hits.items() if tier != "created"}
     if not hits:
         return {}
@@ -253,7 +254,7 @@ def _staleness(record: RunRecord) -> list[Part]:
         caption = f"Mode {record.summary.get('mode')}: {told['mean']:.2f} in the mean, {told['max']} at most."
         return [Figure(name="staleness", svg=svg, caption=caption)]
     servers = [role for role in record.roles if role.startswith("server/")]
-    lines = {role: line for role in servers if len(line := record.gauge(role, "hetero_staleness_mean"))}
+    lines = {role: line for role in servers if len(line := record.metric(role, STALENESS_MEAN))}
     if lines:
         svg = lines_plot(lines, ylabel="pushes, mean", axis=_axis(record))
         return [Figure(name="staleness", svg=svg, caption="How stale rows were when they were pushed, so far.")]
@@ -274,7 +275,7 @@ def _bytes(record: RunRecord) -> list[Part]:
             if rows
             else [Absent("Nothing was sent between ranks, or the run did not come to the step that is metered.")]
         )
-    moved = _by_label(record, [role for role in record.roles if role.startswith("tower/")], "hetero_bytes_total")
+    moved = _by_label(record, [role for role in record.roles if role.startswith("tower/")], BYTES)
     moved = {path: series for path, series in moved.items() if series.values.max(initial=0.0) > 0}
     if not moved:
         return [Absent("No pulse of a tower has told of bytes: the run was too short, or all was in one process.")]

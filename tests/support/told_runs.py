@@ -43,8 +43,8 @@ class ToldRun:
         self.t += 5.0
         self.events.event("train.started")
 
-    def train(self, seconds: int, *, tiers: bool = False, stale: bool = False, begun: float = 0.0) -> None:
-        """A wide run: ten steps a second, pulses of a reader, a server and a tower. begun: seconds trained before."""
+    def train(self, seconds: int, *, tiers: bool = False, stale: bool = False) -> None:
+        """A wide run: ten steps a second, pulses of a reader, a server and a tower."""
         for second in range(seconds):
             now = float(second + 1)
             for _ in range(10):
@@ -60,7 +60,7 @@ class ToldRun:
             if stale:
                 server.append(Sample(STALENESS_MEAN, 0.5))
             tower = [Sample(SECONDS, 0.75 * now, "tower.step"), Sample(SECONDS, 0.25 * now, "wait.server")]
-            tower.append(Sample(BYTES, 1000 * (begun + now), "pulled"))
+            tower.append(Sample(BYTES, 1000 * now, "pulled"))
             self.pulse("reader/0", [Sample(SECONDS, 0.5 * now, "data.batch")])
             self.pulse("server/0", server)
             self.pulse("tower/0", tower)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hetero.errors import UserError
+from hetero.observe.metrics import BYTES
 from pipelines.run_page import write_page
 from pipelines.run_record import AliveClock, RunRecord
 from tests.support.cli import hetero_here, write_job
@@ -138,7 +139,7 @@ def test_a_resumed_and_recovered_run(tmp_path: Path) -> None:
     run.t += 86_400.0
     run.events.event("run.started", job="clicks", placement="local Ray")
     run.events.event("run.resumed", step=100, rows=10_000, path="snapshots/step-100")
-    run.train(10, begun=10)
+    run.train(10)
     lost = {"lost": "server/0", "step": 200, "back_to": 200, "steps_repeated": 0, "lost_s": 4.0, "phase": "train"}
     run.events.event("run.recovered", role=None, action="go back", reason="it is gone", **lost)
     run.finish(wide_summary(run))
@@ -148,6 +149,10 @@ def test_a_resumed_and_recovered_run(tmp_path: Path) -> None:
     assert shares is not None
     np.testing.assert_allclose(shares.shares["tower.step"], 0.75, atol=0.3)
     assert (record.speed(bins=20).values >= 0).all()
+    assert record.totals()["tower/0"] == pytest.approx({"tower.step": 15.0, "wait.server": 5.0})
+    moved = record.metric("tower/0", BYTES, "pulled").values
+    assert (np.diff(moved) > 0).all()
+    assert moved[-1] == 20_000
     page = page_of(run)
     assert "went on from the snapshot of step 100" in page.text
     assert "server/0 lost at step 200 (train), back to step 200" in page.text
