@@ -21,6 +21,7 @@ from pipelines.run_record import REST, Series, Shares
 _WIDTH = 10.0
 _POINTS = 1200
 _FAR = 0.25
+_SEEN = 0.001
 _INK, _FAINT, _GRID = "#222222", "#9db8d9", "#e4e4e4"
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -140,7 +141,7 @@ def timeline_plot(roles: Sequence[Shares], *, axis: TimeAxis, marks: Sequence[Ma
             for mark in marks:
                 axes.axvline(mark.x / axis.unit_s, color=_INK, linewidth=0.8, linestyle=":")
         axis.set(rows[-1])
-        spans = _in_order({span for shares in roles for span in shares.shares})
+        spans = _in_order({span for shares in roles for span, share in shares.shares.items() if share.max() > _SEEN})
         handles = [Patch(color=COLORS.get(span, _INK), label=span) for span in spans]
         figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
         return _svg(figure)
@@ -148,8 +149,9 @@ def timeline_plot(roles: Sequence[Shares], *, axis: TimeAxis, marks: Sequence[Ma
 
 def totals_plot(totals: Mapping[str, Mapping[str, float]]) -> str:
     """Where the time of every role went in all, one bar a role."""
-    spans = _in_order({span for seconds in totals.values() for span in seconds})
-    unit = TimeAxis.of(0.0, max(sum(seconds.values()) for seconds in totals.values()))
+    longest = max(sum(seconds.values()) for seconds in totals.values())
+    spans = _in_order({span for seconds in totals.values() for span, s in seconds.items() if s > _SEEN * longest})
+    unit = TimeAxis.of(0.0, longest)
     with _figure(height=0.9 + 0.34 * len(totals)) as (figure, axes):
         left = np.zeros(len(totals))
         for span in spans:

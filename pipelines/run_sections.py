@@ -153,7 +153,7 @@ def _time(record: RunRecord) -> list[Part]:
     shown = _some_totals(totals)
     svg = totals_plot(shown)
     parts.append(Figure(name="totals", svg=svg, caption="Time of every role inside spans, in all."))
-    spans = {span for seconds in shown.values() for span in seconds}
+    spans = {span for seconds in shown.values() for span, spent in seconds.items() if spent > 0}
     legend = [(span, what) for span, what in STEPS_OF_THE_FLOW.items() if span in spans]
     return [*parts, _pairs(legend)]
 

@@ -94,9 +94,11 @@ class DeepRank:
             started = time.perf_counter()
             with self.clock.span(Span.DATA_BATCH):
                 tokens, targets = self.batches.train(self.cursor)
-            with self.clock.span(Span.TOWER_STEP):
-                done = self._step(tokens, targets, log)
-            self._charge_waits()
+            read = time.perf_counter()
+            done = self._step(tokens, targets, log)
+            waited_s = self.tower.waited_s
+            self.clock.add(Span.TOWER_STEP, seconds=time.perf_counter() - read - waited_s)
+            self.clock.add(Span.WAIT_TOWERS, seconds=waited_s)
             self.cursor += job.batch_size
             log.step_s += time.perf_counter() - started
             log.losses.append(done.loss)
@@ -127,13 +129,6 @@ class DeepRank:
             done = self.tower.step(tokens, targets)
         log.traffic = meter.traffic
         return done
-
-    def _charge_waits(self) -> None:
-        """What a step waited for other pipeline stages is a wait."""
-        waited_s = self.tower.waited_s
-        if waited_s:
-            self.clock.add(Span.WAIT_TOWERS, seconds=waited_s)
-            self.clock.add(Span.TOWER_STEP, seconds=-waited_s, count=0)
 
     def _between_steps(self, log: DeepLog, folder: Path) -> None:
         job, step = self._job, self.tower.step_number
