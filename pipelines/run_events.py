@@ -69,7 +69,7 @@ _SAID: Mapping[str, Callable[[Mapping[str, object]], str]] = {
     "servers.kept": partial(_say, "{before} servers stay, {after} were wanted: {error}"),
     "run.recovered": lambda fields: recovered({**fields, "role": fields["lost"]}),
     "evaluation": partial(_say, "validation after step {step}: loss {loss:.4f}"),
-    "run.stopped": partial(_say, "stopped: {message}"),
+    "run.stopped": partial(_say, "{message}"),
     "run.failed": partial(_say, "failed: {error}: {message}"),
     "run.finished": lambda _: "finished",
 }

@@ -113,7 +113,7 @@ class RunRecord:
             return "has not ended: it is training, or was killed"
         if last.name == "run.failed":
             return f"failed: {last.fields.get('error')}: {last.fields.get('message')}"
-        return "finished" if last.name == "run.finished" else f"stopped: {last.fields.get('message')}"
+        return "finished" if last.name == "run.finished" else str(last.fields.get("message"))
 
     def first(self, name: str) -> Mapping[str, object]:
         """Fields of the first event of a name; empty without one."""

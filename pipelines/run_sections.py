@@ -49,7 +49,7 @@ def sections(record: RunRecord) -> tuple[Section, ...]:
 
 def _facts(record: RunRecord) -> list[Part]:
     if not record.summary:
-        return [Absent(f"The run {record.status}; what it came to is known when it has finished.")]
+        return [Absent("The run has not finished; what it came to is known once it has.")]
     if record.is_deep:
         return [_pairs(deep_facts(DeepSummary.read(record.folder.summary)).items())]
     summary = Summary.read(record.folder.summary)

@@ -117,7 +117,7 @@ def test_a_run_that_is_training_has_a_page(tmp_path: Path) -> None:
     page = page_of(run)
     assert "has not ended" in page.text
     assert {"loss", "throughput", "timeline", "staleness"} <= set(page.plots)
-    assert "known when it has finished" in page.text
+    assert "known once it has" in page.text
 
 
 def test_a_failed_run_says_how_and_a_short_one_has_no_timeline(tmp_path: Path) -> None:
