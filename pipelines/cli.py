@@ -96,7 +96,7 @@ def train(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
-    from pipelines.plan import planned_job, predicted_by
+    from pipelines.plan import planned_job
     from pipelines.progress import progress_for
     from pipelines.report import report as tables
 
@@ -119,12 +119,7 @@ def train(
     folder = run or Path(loaded.run.folder)
     with traceback_kept_in(folder), progress_for(output.console, silent=as_json) as progress:
         summary = loaded.fit(
-            run_folder=folder,
-            address=address,
-            in_process=in_process,
-            resume=resume,
-            progress=progress,
-            predicted=None if plan is None else predicted_by(plan),
+            run_folder=folder, address=address, in_process=in_process, resume=resume, progress=progress
         )
     output.result(summary.to_dict(), shown=tables(summary))
 

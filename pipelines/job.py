@@ -88,14 +88,12 @@ class Job(Section):
         in_process: bool = False,
         resume: bool = False,
         progress: Progress | None = None,
-        predicted: Mapping[str, float] | None = None,
     ) -> Summary:
         """Train, evaluate on the test data, and write the run's folder.
 
         run_folder: default, run.folder of the job. address: of a running Ray cluster; default, one in this process.
         in_process: every role in this process, without Ray. resume: go on from the newest whole snapshot in the run's
-        folder, if there is one. progress: gets what `pipelines.progress` describes. predicted: what a plan says that
-        the run will come to, by the summary's names.
+        folder, if there is one. progress: gets what `pipelines.progress` describes.
         """
         from pipelines.progress import Silent
         from pipelines.resume import Resume
@@ -108,7 +106,6 @@ class Job(Section):
             in_process=in_process,
             resume=Resume.IF_THERE if resume else Resume.NO,
             progress=progress or Silent(),
-            predicted=predicted,
         )
 
     def evaluate(self, *, run_folder: Path | str | None = None, data: Sequence[str] | None = None) -> Scores:

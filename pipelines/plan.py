@@ -178,13 +178,6 @@ def planned_job(job: Job, *, path: Path) -> Job:
     return Job(**{**sections, "roles": record["roles"]})
 
 
-def predicted_by(path: Path) -> dict[str, float]:
-    """What the plan of a file says that a run will come to, by the names of `summary.json`."""
-    plan = _read(path)["plan"]
-    assert isinstance(plan, dict)
-    return {"samples_per_s": float(plan["throughput"])}
-
-
 def _again(record: Mapping[str, object]) -> str:
     return f"hetero plan {record['job']} --cluster {record['cluster']}"
 

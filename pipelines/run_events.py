@@ -50,6 +50,11 @@ def _snapshot(fields: Mapping[str, object]) -> str:
     )
 
 
+def _shares(step: object, shares: object) -> str:
+    told = ", ".join(f"{float(share):.1%}" for share in shares) if isinstance(shares, list) else ""
+    return f"batches divided among towers from step {step}: {told}"
+
+
 def _say(what: str, fields: Mapping[str, object]) -> str:
     return what.format(**fields)
 
@@ -66,6 +71,7 @@ _SAID: Mapping[str, Callable[[Mapping[str, object]], str]] = {
     "snapshot.written": _snapshot,
     "snapshot.failed": partial(_say, "the snapshot of step {step} could not be written: {error}"),
     "servers.changed": partial(_say, "{after} servers after step {step}, {before} before; {rows} rows moved"),
+    "shares.changed": lambda fields: _shares(fields["step"], fields["shares"]),
     "servers.kept": partial(_say, "{before} servers stay, {after} were wanted: {error}"),
     "run.recovered": lambda fields: recovered({**fields, "role": fields["lost"]}),
     "evaluation": partial(_say, "validation after step {step}: loss {loss:.4f}"),

@@ -313,18 +313,16 @@ def _predicted(record: RunRecord) -> list[Part]:
 
 
 def _predictions(summary: Mapping[str, object]) -> dict[str, tuple[float, float]]:
-    """(predicted, measured) by name: what the summary has of both."""
-    pairs: dict[str, tuple[float, float]] = {}
-    told = summary.get("predicted")
-    for name, value in told.items() if isinstance(told, Mapping) else ():
-        measured = summary.get(name)
-        if isinstance(measured, (int, float)):
-            pairs[name.replace("_", " ")] = (float(value), float(measured))
+    """(predicted, measured) by name: of all that the summary and its tiers have as `x` and as `predicted_x`."""
     tiers = summary.get("tiers")
-    for name, value in tiers.items() if isinstance(tiers, Mapping) else ():
-        of = str(name).removeprefix("predicted_")
-        if of != name and of in tiers:  # type: ignore[operator]
-            pairs[of.replace("_", " ")] = (float(value), float(tiers[of]))  # type: ignore[index]
+    pairs: dict[str, tuple[float, float]] = {}
+    for told in (summary, tiers if isinstance(tiers, Mapping) else {}):
+        for name, predicted in told.items():
+            measured = told.get(name.removeprefix("predicted_"))
+            both = isinstance(predicted, (int, float)) and isinstance(measured, (int, float))
+            if name.startswith("predicted_") and both:
+                of = name.removeprefix("predicted_").replace("_", " ")
+                pairs[of] = (float(str(predicted)), float(str(measured)))
     return pairs
 
 
@@ -340,6 +338,14 @@ def _happened(record: RunRecord) -> list[Part]:
 
 
 def _machine(record: RunRecord) -> list[Part]:
+    nodes = record.summary.get("nodes")
+    if isinstance(nodes, Mapping) and nodes:
+        rows = tuple((str(role), str(node)) for role, node in nodes.items())
+        return [TablePart(head=("role", "node"), rows=rows), *_driver(record)]
+    return _driver(record)
+
+
+def _driver(record: RunRecord) -> list[Part]:
     hardware, versions = record.summary.get("hardware"), record.summary.get("versions")
     if not isinstance(hardware, Mapping) or not isinstance(versions, Mapping):
         return [Absent("They stand in the summary, which the run writes when it has finished.")]

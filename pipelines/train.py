@@ -29,7 +29,7 @@ from hetero.metrics.report import MetricReport
 from hetero.metrics.speed import SpeedReport
 from hetero.observe.events import EventLog
 from hetero.observe.logs import setup_logging
-from hetero.observe.run_folder import RunFolder, write_json, write_whole
+from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
 from hetero.records import JobSpec
@@ -67,11 +67,8 @@ def fit(
     address: str | None = None,
     in_process: bool = False,
     resume: Resume = Resume.NO,
-    predicted: Mapping[str, float] | None = None,
 ) -> Summary:
     """Train, score the test data, write the run's folder; see `Job.fit`.
-
-    predicted: what a plan says that the run will come to, by the summary's names.
 
     Raises UserError for what the user can mend, StoppedError for a run that was stopped, HeteroError for one that
     failed.
@@ -93,8 +90,6 @@ def fit(
         setup_logging(role="driver", file=folder.log)
         _tell_of_unfinished(folder)
         write_whole(folder.resolved_job, dump_resolved(job))
-        if predicted:
-            write_json(folder.predicted, predicted)
         events.event("run.started", job=job.name, placement=str(placement))
         watcher = Watcher(spec, folder=folder, events=events, progress=progress)
         if start is None and job.snapshots.folder is not None:
@@ -319,7 +314,6 @@ def _summary(
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
         tiers=tiers_record(report.tiers, samples=outcome.rows),
-        predicted=folder.read_predicted(),
         policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
         malformed=result.malformed,

@@ -25,7 +25,6 @@ STEP_ENDS = "step_ends.npy"
 MALFORMED = "malformed.jsonl"
 LOG = "run.log"
 LOCK = "run.lock"
-PREDICTED = "predicted.json"
 SNAPSHOTS = "snapshots"
 SNAPSHOTS_ELSEWHERE = "snapshots.path"
 SERVERS_ASKED = "servers.asked"
@@ -38,8 +37,7 @@ class RunFolder:
     summary: `summary.json`, written last, so that it is there only when the run finished.
     events: the event log. resolved_job: the job with every default written out. losses: float64 [steps], the mean
     loss of each step. step_ends: float64 [steps], unix seconds when each ended. malformed: one line of JSON a row left
-    out. predicted: what the plan that the run obeys said of it. snapshots: folder of snapshots. log: log lines, and the
-    traceback of a failed run.
+    out. snapshots: folder of snapshots. log: log lines, and the traceback of a failed run.
     """
 
     def __init__(self, path: Path, *, lock: int | None = None, moved_to: Path | None = None) -> None:
@@ -134,19 +132,6 @@ class RunFolder:
     @property
     def malformed(self) -> Path:
         return self.path / MALFORMED
-
-    @property
-    def predicted(self) -> Path:
-        return self.path / PREDICTED
-
-    def read_predicted(self) -> dict[str, float]:
-        """What was predicted, by the summary's names; empty without a plan. Raises DataError when it is damaged."""
-        if not self.predicted.is_file():
-            return {}
-        try:
-            return {name: float(str(value)) for name, value in read_json(self.predicted).items()}
-        except ValueError as error:
-            raise DataError(f"{self.predicted}: holds something else than numbers ({error})") from error
 
     @property
     def snapshots(self) -> str:

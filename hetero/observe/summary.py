@@ -86,7 +86,6 @@ class Summary:
     bytes: Mapping[str, int] = field(default_factory=dict)
     peak_rss_bytes: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, float] = field(default_factory=dict)
-    predicted: Mapping[str, float] = field(default_factory=dict)
     policies: Mapping[str, int] = field(default_factory=dict)
     object_store: Mapping[str, int | None] = field(default_factory=dict)
     malformed: int = 0

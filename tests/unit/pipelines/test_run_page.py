@@ -60,11 +60,18 @@ def test_a_wide_run_with_everything(tmp_path: Path) -> None:
     run = ToldRun(tmp_path / "all")
     run.start()
     run.train(20, tiers=True, stale=True)
-    told = {"memory_hits": 600, "memory_hit_rate": 0.75, "predicted_memory_hit_rate": 0.7}
+    sums = {"memory_rows": 400, "ssd_rows": 100, "write_amplification": 1.5}
+    disk = {"disk_read_bytes_per_sample": 10.0, "disk_written_bytes_per_sample": 5.0}
+    told = {**sums, **disk, "memory_hits": 600, "memory_hit_rate": 0.75, "predicted_memory_hit_rate": 0.7}
     staleness = {"histogram": {"0": 10, "3": 2}, "max": 3, "mean": 0.5}
     run.finish(
         wide_summary(
-            run, staleness=staleness, mode="bounded", predicted={"samples_per_s": 1100.0}, warnings=["<b>look</b>"]
+            run,
+            staleness=staleness,
+            mode="bounded",
+            predicted_samples_per_s=1100.0,
+            tiers=told,
+            warnings=["<b>look</b>"],
         )
     )
     page = page_of(run)
@@ -84,7 +91,7 @@ def test_a_wide_run_with_everything(tmp_path: Path) -> None:
     assert "<b>look" not in page.html
     assert "warning: <b>look</b>" in page.text
     assert re.search(r"samples per s\s*1,100\s*1,000\s*-9\.1%", page.text)
-    assert told["memory_hit_rate"]
+    assert re.search(r"memory hit rate\s*0\.7\s*0\.75\s*\+7\.1%", page.text)
 
 
 def test_a_run_without_tiers_staleness_and_plan_says_why(tmp_path: Path) -> None:
