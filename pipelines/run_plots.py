@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,20 +197,12 @@ def pairs_plot(pairs: Mapping[str, tuple[float, float]]) -> str:
         return _svg(figure)
 
 
-class _figure:  # noqa: N801
-    """A figure of one plot in the page's style."""
-
-    def __init__(self, *, height: float) -> None:
-        self._height = height
-        self._context = mpl.rc_context(_STYLE)
-
-    def __enter__(self) -> tuple[Figure, Axes]:
-        self._context.__enter__()
-        figure = Figure(figsize=(_WIDTH, self._height), layout="constrained")
-        return figure, figure.subplots()
-
-    def __exit__(self, *error: object) -> None:
-        self._context.__exit__(None, None, None)
+@contextmanager
+def _figure(*, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of one plot in the page's style, which holds while it is written too."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        yield figure, figure.subplots()
 
 
 def _svg(figure: Figure) -> str:

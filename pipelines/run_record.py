@@ -128,7 +128,9 @@ class RunRecord:
         """(steps, losses) float64 [n]: of every step when the run finished, else those that the log has."""
         if self.folder.finished and self.folder.losses.is_file():
             losses = np.load(self.folder.losses)
-            return np.arange(1, len(losses) + 1, dtype=np.float64), losses
+            last = int(_number(self.steps[-1], "step")) if self.steps else len(losses)
+            before = max(0, last - len(losses))  # a deep run that went on has losses since then
+            return np.arange(1, len(losses) + 1, dtype=np.float64) + before, losses
         told = {int(_number(event, "step")): _number(event, "loss") for event in self.steps}
         steps = sorted(told)
         return np.array(steps, np.float64), np.array([told[step] for step in steps], np.float64)

@@ -109,12 +109,14 @@ def test_a_run_without_tiers_staleness_and_plan_says_why(tmp_path: Path) -> None
 def test_a_deep_run(tmp_path: Path) -> None:
     run = ToldRun(tmp_path / "words", job="words")
     run.start(mesh="pp 2")
+    run.step = 100  # it went on from a snapshot
     run.train_deep(20, ranks=2)
     run.finish(deep_summary(run))
     page = page_of(run)
     assert set(page.plots) == {"loss", "throughput", "mfu", "timeline", "totals"}
+    assert RunRecord(run.folder.path).losses[0].tolist() == list(range(101, 181))
     assert "2.0 KiB" in page.text
-    assert "validation after step 20: loss 3.0000" in page.text
+    assert "validation after step 120: loss 3.0000" in page.text
 
 
 def test_a_run_that_is_training_has_a_page(tmp_path: Path) -> None:
