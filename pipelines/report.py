@@ -196,6 +196,8 @@ def _waits(summary: Summary) -> Iterator[RenderableType]:
     if cpu := _cpu_shares(summary):
         yield Text(f"CPU time while training: {cpu}")
     for waiter, waits in summary.waits.items():
+        if not waiter.startswith("tower/"):
+            continue  # a reader that waits is as far ahead as it may be
         text = ", ".join(f"{role} {seconds:,.2f} s" for role, seconds in waits.items() if seconds > 0)
         if text:
             yield Text(f"{waiter} waited for {text}")

@@ -45,7 +45,7 @@ class RolePulses:
     def of_role(self, spans: SpanTotals) -> Pulse:
         """A reader or the sequencer."""
         t, growth = self._look(spans, {})
-        return self._pulse(t, self._of_time(spans, growth))
+        return self._pulse(t, [*self._of_time(spans, growth), *_waits(growth, spans)])
 
     def of_tower(self, log: StepLog, *, spans: SpanTotals, traffic: Mapping[str, int]) -> Pulse:
         """A tower: steps and rows of its log, bytes by path."""

@@ -99,6 +99,7 @@ WAIT_FRACTION = _gauge(
     "1",
     "share of the latest time spent waiting, by the role waited for",
     Section.TIME,
+    "reader",
     "tower",
     "rank",
     label="awaited",
