@@ -22,6 +22,7 @@ from hetero.observe.metrics import (
 )
 from hetero.observe.run_folder import RESOLVED_JOB, RunFolder
 from hetero.observe.summary import Summary
+from pipelines.deep_summary import DeepSummary
 
 
 class ToldRun:
@@ -113,8 +114,6 @@ def wide_summary(run: ToldRun, **changes: object) -> dict[str, object]:
 
 def deep_summary(run: ToldRun) -> dict[str, object]:
     """The summary of a deep run."""
-    from pipelines.deep_summary import DeepSummary
-
     return DeepSummary(
         name="words",
         run_folder=str(run.folder.path),
