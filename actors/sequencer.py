@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from actors.clients import Peer, RemoteReader
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from hetero.errors import ProtocolError
 from hetero.exchange.window_size import WindowChoice, WindowSize
 from hetero.hardware.heap import keep_freed_memory
@@ -20,10 +21,12 @@ from hetero.keys.sequencer import Claim, HeldSplit, InputQuality, Sequencer, Tur
 from hetero.keys.windows import TowerWindow
 from hetero.loops.meeting import Absent, Meetings
 from hetero.loops.protocols import Phase
+from hetero.loops.pulses import RolePulses
 from hetero.loops.reader import make_sequencer
 from hetero.loops.run import DataPass, RoleReport
 from hetero.loops.warm_keys import warm_sequencer_kernels
 from hetero.loops.windows import WindowCutter
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import BatchSpec, SharesFrom, SplitReport
 
@@ -63,6 +66,8 @@ class SequencerActor:
         self._meetings = Meetings(towers=context.job.towers.count)
         self._phase = 0
         self._clock = SpanClock()
+        self._pulses = RolePulses("sequencer/0")
+        self._metrics = RayMetrics(context.run)
 
     def ping(self) -> int:
         """Answer, with the number of this process."""
@@ -199,6 +204,10 @@ class SequencerActor:
     def window_choice(self) -> WindowChoice | None:
         """How long windows were; None without any."""
         return None if self._window_size is None else self._window_size.choice()
+
+    def pulse(self) -> Pulse:
+        """How the sequencer stands."""
+        return self._metrics.publish(self._pulses.of_role(self._clock.so_far()))
 
     def role_report(self) -> RoleReport:
         return RoleReport(

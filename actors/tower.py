@@ -14,6 +14,7 @@ import torch
 
 from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer, find_server
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from actors.moving import MoveNews, TowerMove
 from hetero.checkpoint.manifest import FileEntry
 from hetero.checkpoint.snapshot import Snapshot
@@ -33,6 +34,7 @@ from hetero.loops.handover import Handover
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
+from hetero.loops.pulses import RolePulses
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
@@ -40,6 +42,7 @@ from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
 from hetero.records import Precision, SnapshotSpec
@@ -114,6 +117,8 @@ class TowerActor:
         self._is_training = False
         self._scored = Handover()
         torch.set_num_threads(context.job.threads_of_tower(index))
+        self._pulses = RolePulses(f"tower/{index}")
+        self._metrics = RayMetrics(context.run)
         warm_tower_kernels(context.job)
 
     @ray.method(concurrency_group="control")
@@ -248,6 +253,13 @@ class TowerActor:
     @ray.method(concurrency_group="control")
     def news(self) -> TowerNews:
         return self._latest
+
+    @ray.method(concurrency_group="control")
+    def pulse(self) -> Pulse:
+        """How this tower stands."""
+        log = StepLog() if self._state is None else self._state.tower.log
+        traffic = {} if self._state is None else self._state.client.traffic.to_dict()
+        return self._metrics.publish(self._pulses.of_tower(log, spans=self._clock.so_far(), traffic=traffic))
 
     @ray.method(concurrency_group="control")
     def ask_cut(self, cut: Cut) -> None:

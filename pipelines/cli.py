@@ -30,6 +30,7 @@ from pipelines.output import (
     traceback_kept_in,
 )
 from pipelines.plan_commands import plan, probe, profile
+from pipelines.report_commands import dashboard_app, report
 from pipelines.tier_commands import tiers
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -101,7 +102,7 @@ def train(
     from pipelines.job import load_job, with_counts
     from pipelines.plan_file import planned_job
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
 
     output = Output(as_json=as_json)
     refuse_two_places(in_process=in_process, address=address)
@@ -124,7 +125,7 @@ def train(
         summary = loaded.fit(
             run_folder=folder, address=address, in_process=in_process, resume=resume, progress=progress
         )
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 @app.command()
@@ -151,7 +152,7 @@ def resume(
     """
     from pipelines.deep_schema import is_deep_run
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
@@ -170,7 +171,7 @@ def resume(
             in_process=in_process,
             progress=progress,
         )
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 @app.command()
@@ -227,6 +228,8 @@ app.command()(sample)
 app.command()(drill)
 add_model_commands(app)
 app.command()(tiers)
+app.command(name="report")(report)
+app.add_typer(dashboard_app, name="dashboard")
 
 
 @app.command()
@@ -262,12 +265,12 @@ def demo(
     """
     from pipelines.demo import run_demo
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
 
     output = Output(as_json=as_json)
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         summary = run_demo(progress=progress, run_folder=run)
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

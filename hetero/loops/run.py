@@ -29,6 +29,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
 from hetero.metrics.bucketed import BucketedAuc
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
 from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SharesFrom, SplitRef
 
@@ -66,8 +67,8 @@ class DataPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for. shares: changes of how
-    batches are divided among towers, since the last look."""
+    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for. Since the last look: shares,
+    changes of how batches are divided among towers; pulses, those of roles that came."""
 
     phase: Phase
     step: int
@@ -77,6 +78,7 @@ class RunProgress:
     waits: Mapping[str, float]
     quality: InputQuality
     shares: tuple[SharesFrom, ...] = ()
+    pulses: tuple[Pulse, ...] = ()
 
 
 Watch = Callable[[RunProgress], None]
