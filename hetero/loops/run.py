@@ -67,8 +67,8 @@ class DataPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for. Since the last look: shares,
-    changes of how batches are divided among towers; pulses, those of roles that came."""
+    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for. Since the last look:
+    shares, changes of how batches are divided among towers, and pulses, those of roles that came."""
 
     phase: Phase
     step: int
