@@ -23,7 +23,7 @@ from hetero.towers.joint import Joint
 from hetero.towers.text_half import text_spec
 from pipelines.cluster_file import load_cluster
 from pipelines.job import Job
-from pipelines.plan import DISTINCT, LIST_LENGTH, MEMORY_PER_ROW, read_measured, work_without_tower
+from pipelines.plan import DISTINCT, LIST_LENGTH, MEMORY_PER_ROW, find_measured, work_without_tower
 from pipelines.report import size
 from pipelines.resolve import resolve
 
@@ -79,16 +79,16 @@ def refuse_options(given: Mapping[str, bool]) -> None:
 
 
 def joint_planned(
-    job: Job, *, cluster_path: Path, throughput: float | None, rows: int, profile: Path | None
+    job: Job, *, job_path: Path, cluster_path: Path, throughput: float | None, rows: int, profile: Path | None
 ) -> JointPlanned:
     """Plan both halves for a cluster file. Raises PlanError."""
     cluster, spec = load_cluster(cluster_path), resolve(job)
-    measured = {} if profile is None else read_measured(profile)
+    found = find_measured(job, job_path=job_path, profile=profile)
+    measured = found.usages(cluster, rows=float(spec.batch_size))
     sparse = work_without_tower(spec, rows=rows)
     work = joint_work(spec, sparse, cluster=cluster, measured=measured)
-    found = plan_joint(work, cluster=cluster, throughput=throughput)
     return JointPlanned(
-        found=found,
+        found=plan_joint(work, cluster=cluster, throughput=throughput),
         dense=sum(parameter.numel() for parameter in sized_tower(spec).parameters()),
         sparse=round(rows * sparse.row_bytes / MEMORY_PER_ROW / 4),
         assumed=tuple(_assumed(sorted({task.name for task in work.sparse.tasks} - set(measured)), rows=rows)),

@@ -42,6 +42,7 @@ from hetero.records import (
 )
 from pipelines.checks import logical_tables
 from pipelines.joint_resolve import absolute_parts, mesh_spec, part_spec, text_feature, with_tokenizers
+from pipelines.placing import places_of, shares_of
 from pipelines.problems import Problem, job_problems
 from pipelines.run_schema import Role, Storage
 from pipelines.schema import Admission, Dense, Eviction, RowOptimizerSection, Sparse, Table
@@ -91,7 +92,11 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
         server_schedule=tuple(ServersAt(step=at.step, count=at.count) for at in job.roles.servers.schedule),
+        nodes=places_of(job.roles),
+        pool_on_servers=job.train.pooling == "server",
+        shares=shares_of(job.roles),
         deadline_s=job.run.deadline_s,
+        room_deadline_s=job.run.room_deadline_s,
         storage=_storage(job.storage),
         clock=Clock(day_steps=job.train.day_steps) if job.train.day_steps else None,
         warm_start=_warm_start(job, groups),

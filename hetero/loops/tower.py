@@ -20,6 +20,7 @@ from hetero.errors import NumericsError, TowerError
 from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
+from hetero.exchange.server_pooling import pooled_groups, shown
 from hetero.exchange.sources import RowSource
 from hetero.loops.protocols import BatchStream, Cut
 from hetero.loops.results import ScoredPart, Scores, StepLog
@@ -67,6 +68,7 @@ class Tower:
         self._client = client
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
+        self._pooled = pooled_groups(job)
         self._loss = TowerLoss(job)
         self._is_bf16 = precision is Precision.BF16
 
@@ -83,7 +85,7 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             _seed_dropout(self._job.seed, spec.step, spec.tower)
-            output = self._forward(batch, rows, is_bf16=self._is_bf16)
+            output = self._forward(shown(batch, self._pooled), rows, is_bf16=self._is_bf16)
             loss = self._loss(output, batch, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):

@@ -62,6 +62,7 @@ from hetero.records.job import (
     TowerSpec,
     WarmStartSpec,
 )
+from hetero.records.placement import NodePlace, SharesFrom, ShareSpec
 from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 __all__ = [
@@ -101,6 +102,7 @@ __all__ = [
     "MalformedRow",
     "Missing",
     "Mode",
+    "NodePlace",
     "ParsedSplit",
     "PartSpec",
     "Piece",
@@ -110,6 +112,8 @@ __all__ = [
     "RowOptimizer",
     "RowOptimizerSpec",
     "ServersAt",
+    "ShareSpec",
+    "SharesFrom",
     "SnapshotSpec",
     "SparseFeature",
     "SplitRef",
