@@ -9,11 +9,14 @@ import ray
 import torch
 
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.loops.pulses import RolePulses
 from hetero.loops.run import RoleReport
 from hetero.loops.text_ranks import text_rank
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
 from hetero.parallel.group import Rendezvous
 from hetero.parallel.mesh import Mesh, join_store, store_at
@@ -45,12 +48,19 @@ class TextRankActor:
         self._context = context
         self._index = index
         self._rank: TextRank | None = None
+        self._pulses = RolePulses(f"rank/{index}")
+        self._metrics = RayMetrics(context.run)
         torch.set_num_threads(context.job.towers.threads)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
         """Answer, with the number of this process."""
         return os.getpid()
+
+    @ray.method(concurrency_group="control")
+    def pulse(self) -> Pulse:
+        """How this rank stands."""
+        return self._metrics.publish(self._pulses.of_role(SpanTotals()))
 
     @ray.method(concurrency_group="control")
     def role_report(self) -> RoleReport:
