@@ -51,7 +51,7 @@ def bundles_of(job: JobSpec) -> list[Bundle]:
 
 
 def _cpus(job: JobSpec) -> dict[Number, float]:
-    """CPUs of every actor, in the order sequencer, readers, servers, towers.
+    """CPUs of every actor, in the order sequencer, readers, servers, towers, ranks of a text half.
 
     A tower computes all the time and asks for its threads; readers and servers are mostly idle beside it (design,
     section 5) and ask for half of theirs.
@@ -61,7 +61,13 @@ def _cpus(job: JobSpec) -> dict[Number, float]:
         **{(Role.READER, index): 0.5 * job.readers.threads for index in range(job.readers.count)},
         **{(Role.SERVER, index): server_resources(job)["CPU"] for index in range(job.servers.count)},
         **{(Role.TOWER, index): float(job.threads_of_tower(index)) for index in range(job.towers.count)},
+        **{(Role.RANK, index): float(job.towers.threads) for index in range(followers_of(job))},
     }
+
+
+def followers_of(job: JobSpec) -> int:
+    """Ranks of a text half on a mesh beside the towers, which lead its data ways."""
+    return 0 if job.tower.mesh is None else job.tower.mesh.ranks - job.towers.count
 
 
 def _alone(number: Number, cpus: float) -> Bundle:

@@ -26,6 +26,7 @@ from actors.reader import ReaderActor
 from actors.room import placement_name
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
+from actors.text_rank import TextRankActor
 from actors.tower import TowerActor
 from hetero.errors import DeadlineError, NoRoomError, UserError
 from hetero.records import JobSpec
@@ -69,6 +70,10 @@ class ActorGroup:
 
     def of(self, role: Role) -> list[Member]:
         return [member for member in self.members if member.role is role]
+
+    def processes(self) -> dict[Member, int]:
+        """Numbers of the actors' processes, each on its own machine."""
+        return {member: process.pid for member, process in self._processes.items()}
 
     def peer(self, member: Member) -> Peer:
         return Peer(member, self.members[member], self.context.job.deadline_s)
@@ -197,7 +202,7 @@ class ActorGroup:
         if member.role is Role.SEQUENCER:
             job = self.context.job
             extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
-        if member.role is Role.TOWER and THREADS_WAIT not in os.environ:
+        if member.role in (Role.TOWER, Role.RANK) and THREADS_WAIT not in os.environ:
             options["runtime_env"] = {"env_vars": {THREADS_WAIT: "PASSIVE"}}  # the cluster was started by others
         try:
             return cast(Any, ray.remote(**options, **extra))(shell).remote(*arguments)
@@ -224,6 +229,7 @@ SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.READER: (ReaderActor, {"concurrency_groups": {"serve": 1, "control": 1}}),
     Role.SERVER: (ServerActor, {"concurrency_groups": {"control": 1, "snapshot": 1, "moving": 2}}),
     Role.TOWER: (TowerActor, {"concurrency_groups": {"control": 1, "snapshot": 1}}),
+    Role.RANK: (TextRankActor, {"concurrency_groups": {"control": 1}}),
 }
 
 

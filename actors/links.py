@@ -79,7 +79,9 @@ class NodeProbe:
 
     def sums(self, rendezvous: Rendezvous, rank: int, size: int) -> tuple[float, float]:
         """Seconds of a small and a large sum over a group of `size`."""
-        group = CollectiveGroup(rendezvous, rank=rank, size=size, deadline_s=_DEADLINE_S, device=torch.device("cpu"))
+        group = CollectiveGroup.meet(
+            rendezvous, rank=rank, size=size, deadline_s=_DEADLINE_S, device=torch.device("cpu")
+        )
         try:
             return _sum_s(group, _SMALL // 4), _sum_s(group, _LARGE // 4)
         finally:

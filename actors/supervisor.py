@@ -18,7 +18,7 @@ from actors.context import RunContext
 from actors.failures import Failure, failure_of, root_of
 from actors.group import ActorGroup
 from actors.metrics import RayMetrics
-from actors.naming import Role
+from actors.naming import Member, Role
 from actors.pulses import PulseRounds
 from actors.replacements import Replacements
 from actors.resize import ServerPlaces, ServerResizer
@@ -27,6 +27,7 @@ from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
 from actors.tower import Peers, TowerNews
 from hetero.checkpoint.manifest import merge_held
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import PeerLostError
@@ -98,6 +99,17 @@ class RayRun:
         rows = group.call_all(group.of(Role.SERVER), "warm_start", path, deadline_s=_FILE_DEADLINE_S)
         return sum(rows)
 
+    def processes(self) -> dict[Member, int]:
+        """The process of every actor, on its own machine."""
+        return self._group.processes()
+
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        if all(part.start is None for part in self.job.tower.parts):
+            return ()
+        towers = self._group.of(Role.TOWER)
+        started: tuple[StartedPart, ...] = self._group.call_all(towers, "start_parts", deadline_s=_FILE_DEADLINE_S)[0]
+        return started
+
     def train(
         self,
         data: DataPass,
@@ -137,7 +149,7 @@ class RayRun:
         self._metrics.publish(driver_pulse(step=self._step, loss=self._loss, auc=scores.buckets.value()))
         return scores
 
-    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch, vectors: bool = False) -> None:
         taken: list[ScoredPart] = []
 
         def hand_on(progress: RunProgress) -> None:
@@ -147,7 +159,7 @@ class RayRun:
             taken[:] = [part for parts in self._group.call_all(towers, "take_scored") for part in parts]
 
         towers = self._group.of(Role.TOWER)
-        self._run_phase(data, "predict", hand_on)
+        self._run_phase(data, "predict", hand_on, vectors)
         hand_on(self._look(data.phase))
 
     def save(self, folder: Path) -> None:
@@ -228,16 +240,14 @@ class RayRun:
             readers=[group.peer(member) for member in group.of(Role.READER)],
             servers=[group.peer(member) for member in group.of(Role.SERVER)],
         )
-        meet = len(towers) > 1 and self.job.mode.joint
+        meet = (len(towers) > 1 and self.job.mode.joint) or self.job.tower.mesh is not None
         rendezvous = group.call(towers[0], "rendezvous").result() if meet else None
-        group.call_all(
-            towers,
-            "join",
-            peers,
-            rendezvous,
-            self.precision.taken,
-            deadline_s=max(2 * self.job.deadline_s, _JOIN_DEADLINE_S),
-        )
+        deadline_s, ranks = max(2 * self.job.deadline_s, _JOIN_DEADLINE_S), group.of(Role.RANK)
+        taken = self.precision.taken
+        joining = [group.call(tower, "join", peers, rendezvous, taken, deadline_s=deadline_s) for tower in towers]
+        joining += [group.call(rank, "join", rendezvous, deadline_s=deadline_s) for rank in ranks]
+        group.await_all(joining)
+        self._following = [group.call(rank, "follow") for rank in ranks]
 
     def _run_phase(self, data: DataPass, method: str, watch: Watch, *arguments: object) -> list[Any]:
         """Run a phase to its end, a call of `method` on every tower; their results in tower order."""

@@ -16,7 +16,9 @@ from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer, fi
 from actors.context import RunContext
 from actors.metrics import RayMetrics
 from actors.moving import MoveNews, TowerMove
+from actors.text_rank import text_mesh
 from hetero.checkpoint.manifest import FileEntry
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.tensors import read_module, write_module
 from hetero.errors import ProtocolError
@@ -38,13 +40,15 @@ from hetero.loops.pulses import RolePulses
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
+from hetero.loops.text_ranks import put_on_mesh
 from hetero.loops.tower import Cuts, Tower, predict, score, train
-from hetero.loops.tower_state import restore_tower, warm_tower
+from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
 from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
+from hetero.parallel.text_mesh import TextRank
 from hetero.records import Precision, SnapshotSpec
 from hetero.towers.build import make_tower
 
@@ -137,8 +141,14 @@ class TowerActor:
     def join(self, peers: Peers, rendezvous: Rendezvous | None, precision: Precision) -> None:
         """Build the model and meet the other towers, who take the same precision. Raises TowerError, JobError."""
         group: TowerGroup = SoleTower()
-        if rendezvous is not None:
-            group = CollectiveGroup(
+        text: TextRank | None = None
+        if self._job.tower.mesh is not None and rendezvous is not None:
+            patience_s = self._job.deadline_s + self._context.reader_patience_s
+            mesh = text_mesh(self._job, self._index, rendezvous, deadline_s=patience_s)
+            module, text = put_on_mesh(self._job, mesh=mesh)
+            group = text.leaders
+        elif rendezvous is not None:
+            group = CollectiveGroup.meet(
                 rendezvous,
                 rank=self._index,
                 size=self._job.towers.count,
@@ -149,7 +159,8 @@ class TowerActor:
         client = ShardedRowClient(
             self._job, tower=self._index, servers=servers, clock=self._clock, connect=self._servers_of
         )
-        module = make_tower(self._job, tower_class=self._context.tower_class)
+        if text is None:
+            module = make_tower(self._job, tower_class=self._context.tower_class)
         dense = dense_side(
             self._job,
             tower=self._index,
@@ -158,6 +169,7 @@ class TowerActor:
             servers=servers,
             group=group,
             clock=self._clock,
+            text=text,
         )
         tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
         move = TowerMove(client, self._servers_of)
@@ -214,12 +226,12 @@ class TowerActor:
         finally:
             stream.close()
 
-    def predict(self) -> None:
+    def predict(self, vectors: bool) -> None:
         """Score until the sequencer has no more batches; the driver fetches what is there by `take_scored`."""
         state = self._joined()
         stream = self._stream(state, RemoteSequencer(state.peers.sequencer))
         try:
-            predict(state.tower, stream, sink=self._scored.put)
+            predict(state.tower, stream, sink=self._scored.put, vectors=vectors)
         finally:
             stream.close()
 
@@ -244,6 +256,10 @@ class TowerActor:
     def warm_start(self, path: str) -> None:
         """Begin with a snapshot's parameters."""
         warm_tower(self._joined().tower, Snapshot.open(path))
+
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        """Begin with pretrained models."""
+        return start_tower(self._joined().tower, self._job)
 
     @ray.method(concurrency_group="control")
     def reader_replaced(self, reader: int, peer: Peer) -> None:

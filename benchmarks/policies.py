@@ -19,6 +19,7 @@ from benchmarks.report import Report, arguments, finish
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass, RunReport
 from hetero.loops.warm import warm_kernels
+from hetero.metrics.ranking import DEFAULT_K
 from pipelines.build import Placement, opened_run
 from pipelines.evaluate import metrics_of
 from pipelines.job import load_job
@@ -118,7 +119,8 @@ def trained(name: str, made: Made, size: Size, settings: Sequence[str]) -> Train
     warm_kernels(spec)
     with opened_run(spec, name="policies", placement=Placement(in_process=True)) as run:
         outcome = run.train(DataPass.open(spec.train, phase=Phase.TRAIN), watch=lambda _: None)
-        metrics = metrics_of(run.score(DataPass.open(spec.test, phase=Phase.TEST), watch=lambda _: None))
+        scores = run.score(DataPass.open(spec.test, phase=Phase.TEST), watch=lambda _: None)
+        metrics = metrics_of(scores, ndcg_at=DEFAULT_K)
         told: RunReport = run.report()
     if metrics.auc is None:
         raise ValueError("the test rows have one class only, so there is no AUC to compare")

@@ -28,5 +28,5 @@ def train_baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Ba
     warm_kernels(spec)
     with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:
         run.train(train, watch=lambda _: None)
-        metrics = metrics_of(run.score(test, watch=lambda _: None))
+        metrics = metrics_of(run.score(test, watch=lambda _: None), ndcg_at=job.data.ndcg_at)
     return Baseline(name=plain.tower.name, auc=metrics.auc, logloss=metrics.logloss, seconds=time.time() - started_t)

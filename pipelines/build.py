@@ -14,6 +14,7 @@ from hetero.errors import TowerError
 from hetero.loops.local import LocalRun
 from hetero.loops.recovery import RecoveryLog, Room
 from hetero.loops.run import TrainingRun
+from hetero.loops.text_ranks import check_text_mesh
 from hetero.records import JobSpec
 from hetero.towers.build import make_tower
 
@@ -49,13 +50,15 @@ def tower_class_of(name: str) -> type[nn.Module] | None:
     return found
 
 
-def check_tower(job: JobSpec, *, tower_class: type[nn.Module] | None = None) -> None:
-    """Build the tower once, before anything else starts. Raises TowerError."""
+def check_tower(job: JobSpec, *, tower_class: type[nn.Module] | None = None) -> nn.Module:
+    """The tower, built once before anything else starts. Raises TowerError."""
     _import_from_here()
     try:
-        make_tower(job, tower_class=tower_class)
+        module = make_tower(job, tower_class=tower_class)
     except TowerError as error:
         raise TowerError(f"tower: {error}") from error
+    check_text_mesh(job, module)
+    return module
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hetero.records import DEFAULT_BUCKETS, Pooling
+from pipelines.joint_schema import TextColumn
 from pipelines.problems import Path, Problem, nearest
 from pipelines.schema import Dense, Sparse
 
@@ -23,6 +24,7 @@ def check(job: Job) -> list[Problem]:
         *(p for number, feature in enumerate(job.features.sparse) for p in _sparse(job, number, feature)),
         *_tables(job),
         *_roles(job),
+        *_joint(job),
         *_modes(job),
         *_storage(job),
         *_policies(job),
@@ -113,8 +115,8 @@ def _elastic(job: Job) -> Iterator[Problem]:
             yield Problem(path, f"is given, and {what}; leave one of them out")
 
 
-def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:
-    return (("sparse", job.features.sparse), ("dense", job.features.dense))
+def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense | TextColumn]], ...]:
+    return (("sparse", job.features.sparse), ("dense", job.features.dense), ("text", job.features.text))
 
 
 def _names(job: Job) -> Iterator[Problem]:
@@ -135,11 +137,12 @@ def _names(job: Job) -> Iterator[Problem]:
             yield Problem(("tables", number, "name"), f"`{table.name}` is the name of tables[{seen[table.name]}] too")
         seen.setdefault(table.name, number)
     if not first:
-        yield Problem(("features",), "has neither sparse nor dense features; name at least one")
+        yield Problem(("features",), "has neither sparse, dense nor text features; name at least one")
 
 
 def _columns(job: Job) -> Iterator[Problem]:
     taken = {"label": job.data.label, "weight": job.data.weight}
+    taken |= {f"tasks[{number}]": task.column for number, task in enumerate(job.data.tasks)}
     for kind, features in _by_kind(job):
         for number, feature in enumerate(features):
             for role, column in taken.items():
@@ -230,6 +233,43 @@ def _roles(job: Job) -> Iterator[Problem]:
             yield Problem(
                 ("roles", "nodes"), f"place {placed} {name}, and roles.{name} has {count}; change either, or plan again"
             )
+
+
+def _joint(job: Job) -> Iterator[Problem]:
+    """Parts of the tower, further labels, a loss that compares rows."""
+    for path, names in (
+        (("tower", "parts"), [part.name for part in job.tower.parts]),
+        (("data", "tasks"), [task.name for task in job.data.tasks]),
+    ):
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                yield Problem((*path, number, "name"), f"`{name}` stands there twice")
+    for number, part in enumerate(job.tower.parts):
+        if job.train.mode in ("async", "geo") and not part.freeze:
+            yield Problem(
+                ("tower", "parts", number),
+                f"has an optimizer of its own, and train.mode is `{job.train.mode}`, which keeps dense parameters on "
+                "the servers; leave the part out, freeze it, or set mode to `sync` or `bounded`",
+            )
+    if job.tower.mesh is not None and job.train.mode != "sync":
+        yield Problem(
+            ("tower", "mesh"),
+            f"is given, and train.mode is `{job.train.mode}`: ranks of a mesh keep in step; set it to `sync`",
+        )
+    if job.tower.mesh is not None and job.roles.nodes:
+        yield Problem(
+            ("roles", "nodes"), "does not say where the ranks of tower.mesh are; leave nodes out, or the mesh"
+        )
+    if "pairwise" not in job.tower.loss:
+        return
+    if job.data.gauc is None:
+        yield Problem(("tower", "loss"), "`pairwise` compares rows of one group; say in data.gauc what groups them")
+    if job.roles.towers.count > 1:
+        yield Problem(
+            ("tower", "loss"),
+            f"`pairwise` compares rows of one tower's batch, so {job.roles.towers.count} towers would not equal one; "
+            "set roles.towers to 1, or take `bce`",
+        )
 
 
 def _modes(job: Job) -> Iterator[Problem]:

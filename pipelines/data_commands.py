@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hetero.errors import UserError
 from pipelines.options import AsJson
 from pipelines.output import Output
+
+if TYPE_CHECKING:
+    from pipelines.text_codec import TokenizerKind
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -59,6 +62,44 @@ def data_adult(
     from pipelines.datasets import fetch_adult
 
     _fetch(fetch_adult, folder, as_json=as_json)
+
+
+@data_app.command("clothing")
+def data_clothing(
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put it.")] = Path("data/clothing"),
+    as_json: AsJson = False,
+) -> None:
+    """Reviews of women's clothing: 23,486 texts with ids, is the piece recommended; train.parquet and test.parquet.
+
+    `hetero data tokens` makes token ids of their texts.
+
+    [bold]Example[/]
+
+    [cyan]hetero data clothing[/]
+    """
+    from pipelines.datasets import fetch_clothing
+
+    _fetch(fetch_clothing, folder, as_json=as_json)
+
+
+@data_app.command("frappe-apps")
+def data_frappe_apps(
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put it.")] = Path(
+        "data/frappe-apps"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Frappe with the texts of its apps: train, valid and test.parquet with `category` and `text`.
+
+    The data set is not fetched: it is looked for in HETERO_DATA/frappe_x1.
+
+    [bold]Example[/]
+
+    [cyan]hetero data frappe-apps[/]
+    """
+    from pipelines.datasets import describe_apps
+
+    _fetch(describe_apps, folder, as_json=as_json)
 
 
 @data_app.command("criteo-like")
@@ -129,22 +170,77 @@ def data_text(
     [cyan]hetero data text *.txt.gz --tokenizer bpe --vocabulary 8192 --folder data/speeches[/]
     """
     from pipelines.text import pack_text
-    from pipelines.text_codec import TokenizerKind
 
-    kinds = [kind.value for kind in TokenizerKind]
-    if tokenizer not in kinds:
-        raise UserError(f"--tokenizer {tokenizer}: there is no such kind (one of {', '.join(kinds)})")
     output = Output(as_json=as_json)
     with output.console.status(f"packing {len(files)} files into {folder}"):
         packed = pack_text(
             files,
             folder=folder,
-            tokenizer=TokenizerKind(tokenizer),
+            tokenizer=_tokenizer_kind(tokenizer),
             vocabulary=vocabulary,
             tokenizer_files=tokenizer_files,
             validation=validation,
         )
     output.result(packed.to_dict(), shown=packed.describe())
+
+
+@data_app.command("tokens")
+def data_tokens(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Parquet files; the first is the training data.")
+    ],
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of text.")],
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where to put the files.")],
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", metavar="KIND", help="byte, char, gpt2 (from its files) or bpe (learned).")
+    ] = "bpe",
+    vocabulary: Annotated[
+        int | None,
+        typer.Option("--vocabulary", metavar="N", help="bpe: ids in all. char: most characters kept."),
+    ] = None,
+    tokenizer_files: Annotated[
+        Path | None,
+        typer.Option("--tokenizer-files", metavar="DIR", help="gpt2: folder of encoder.json and vocab.bpe."),
+    ] = None,
+    made: Annotated[
+        Path | None,
+        typer.Option("--made", metavar="DIR", help="A folder of tokens whose tokenizer is taken as it is."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a column of token ids, NAME_tokens, to Parquet files, for jobs that read texts beside clicks.
+
+    DIR/text/train and DIR/text/validation hold the training texts packed, for a deep job that pretrains on them.
+
+    [bold]Examples[/]
+
+    [cyan]hetero data tokens train.parquet test.parquet --column text --vocabulary 4096 --folder with-tokens[/]
+
+    [cyan]hetero data tokens day3.parquet --column text --made data/clothing/tokens/text/train --folder data/day3[/]
+    """
+    from pipelines.text_columns import add_tokens
+
+    output = Output(as_json=as_json)
+    with output.console.status(f"making tokens of {column} in {len(files)} files"):
+        written = add_tokens(
+            files,
+            column=column,
+            folder=folder,
+            kind=_tokenizer_kind(tokenizer),
+            vocabulary=vocabulary,
+            tokenizer=made,
+            tokenizer_files=tokenizer_files,
+        )
+    output.result(written.to_dict(), shown=written.describe())
+
+
+def _tokenizer_kind(name: str) -> TokenizerKind:
+    from pipelines.text_codec import TokenizerKind
+
+    kinds = [kind.value for kind in TokenizerKind]
+    if name not in kinds:
+        raise UserError(f"--tokenizer {name}: there is no such kind (one of {', '.join(kinds)})")
+    return TokenizerKind(name)
 
 
 def _fetch(fetch: Callable[[Path], object], folder: Path, *, as_json: bool) -> None:

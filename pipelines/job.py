@@ -170,7 +170,8 @@ def baseline_job(job: Job) -> Job:
         feature.update(tables=["linear"], keys_as=None)
         feature["pooling"] = "mean" if feature["pooling"] == "none" else feature["pooling"]
     raw["tables"] = [{"name": "linear", "dim": 1, "optimizer": optimizer}] if raw["features"]["sparse"] else []
-    raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
+    raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"]}
+    raw["features"]["text"], raw["data"]["tasks"] = [], []
     raw["storage"] = {}
     raw["roles"]["servers"]["schedule"] = []
     raw["roles"]["nodes"] = []

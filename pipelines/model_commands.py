@@ -33,6 +33,9 @@ def predict(
         list[str] | None,
         typer.Option("--columns", metavar="NAMES", help="Columns of the data to put beside the predictions: user,item"),
     ] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="A column TEXT_embedding too: what the text half makes of each text.")
+    ] = False,
     address: Address = None,
     in_process: InProcess = False,
     as_json: AsJson = False,
@@ -61,6 +64,7 @@ def predict(
             columns=names,
             address=address,
             in_process=in_process,
+            embeddings=embeddings,
             told=lambda rows: status.update(f"scored {rows:,} rows"),
         )
     output.result(predicted.to_dict(), shown=predicted_report(predicted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hetero.errors import PlanError
@@ -18,6 +18,8 @@ from hetero.planning.tasks import Chain, Usage
 from hetero.records import JobSpec, Mode, Pooling
 from hetero.records.cluster import ClusterSpec
 from hetero.towers.build import make_tower
+from hetero.towers.embeddings import tower_inputs
+from hetero.towers.text_half import text_spec
 from pipelines.cluster_file import cluster_fingerprint, cluster_kinds
 from pipelines.job import Job
 from pipelines.plan_file import PlanFile, job_fingerprint, job_sections
@@ -43,6 +45,24 @@ MEMORY_PER_ROW = 1.35
 
 def work_of(spec: JobSpec, *, rows: int = 0) -> Work:
     """What one sample of a job asks for. rows: expected in all tables together, 0 where it is not known."""
+    parameters = list(make_tower(spec).named_parameters())
+    texts = 0.0
+    if spec.tower.name == "joint":
+        texts = text_flops(spec)
+        parameters = [(name, values) for name, values in parameters if not name.startswith("text.")]
+    flops = 6.0 * sum(values.numel() for _, values in parameters) + texts
+    return replace(work_without_tower(spec, rows=rows), tower_flops=flops)
+
+
+def text_flops(spec: JobSpec) -> float:
+    """Forward and backward of a sample's texts."""
+    model = text_spec(spec.tower.args["transformer"], tower_inputs(spec).texts)
+    own = replace(model, tied=True, vocabulary=0)
+    return sum(text.length * replace(own, context=text.length).flops_per_token for text in spec.train.texts)
+
+
+def work_without_tower(spec: JobSpec, *, rows: int = 0) -> Work:
+    """The same but for the tower's FLOPs, which are left at 0: no tower is built."""
     lengths = [(feature.max_length or LIST_LENGTH) if feature.is_list else 1 for feature in spec.train.sparse]
     widths = [
         (row_width(spec.groups[lookup.group].optimizer, lookup.dim), lengths[lookup.feature]) for lookup in spec.lookups
@@ -53,13 +73,13 @@ def work_of(spec: JobSpec, *, rows: int = 0) -> Work:
     keys = float(sum(length for _, length in widths))
     floats = float(sum(width * length for width, length in widths))
     return Work(
-        file_bytes=8.0 * (sum(lengths) + len(spec.train.dense) + 1),
+        file_bytes=8.0 * (sum(lengths) + len(spec.train.dense) + 1) + 4.0 * sum(t.length for t in spec.train.texts),
         dense=len(spec.train.dense),
         keys=keys,
         distinct=DISTINCT,
         row_floats=floats,
         pooled_floats=float(sum(pooled)),
-        tower_flops=6.0 * sum(parameter.numel() for parameter in make_tower(spec).parameters()),
+        tower_flops=0.0,
         rows=rows,
         row_bytes=4 * floats / max(keys, 1) * MEMORY_PER_ROW,
     )

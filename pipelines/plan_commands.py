@@ -54,12 +54,20 @@ def plan(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job
+    from pipelines.joint_plan import has_accelerators, joint_planned, refuse_options
     from pipelines.plan_command import planned
 
     output = Output(as_json=as_json)
     if is_deep(job):
         raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
     loaded = load_job(job, overrides=overrides or ())
+    if loaded.features.text and has_accelerators(cluster):
+        refuse_options({"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None})
+        both = joint_planned(
+            loaded, job_path=job, cluster_path=cluster, throughput=throughput, rows=rows, profile=profile
+        )
+        output.result(both.to_dict(), shown=both.shown())
+        return
     result = planned(
         loaded,
         job_path=job,

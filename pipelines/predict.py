@@ -17,7 +17,7 @@ from hetero.data.kept import KeptColumns
 from hetero.data.malformed import CheckPoint, MalformedLog
 from hetero.data.sources import check_schema, find_files, first_schema
 from hetero.errors import UserError
-from hetero.loops.predictions import PREDICTION, PredictionFile
+from hetero.loops.predictions import EMBEDDING, PREDICTION, PredictionFile
 from hetero.loops.protocols import Phase
 from hetero.loops.results import ScoredPart
 from hetero.loops.run import DataPass, RunProgress
@@ -56,6 +56,7 @@ def predict_run(
     columns: Sequence[str] = (),
     address: str | None = None,
     in_process: bool = False,
+    embeddings: bool = False,
     told: Callable[[int], None] = lambda rows: None,
 ) -> Predicted:
     """Score data with the model at `model` (see `find_model`) and write one row a good row, in the input's order.
@@ -63,12 +64,16 @@ def predict_run(
     output: a path or URI, replaced only when all is scored. columns: of the input, to stand beside the predictions;
     the label stands there too when the data has one. data: paths; default, the job's test data. in_process: without
     Ray, in this process; otherwise with the job's roles on the cluster at `address`, or a local one.
+    embeddings: a column `<text>_embedding` too for each text of the job: what its text half makes of it.
     told: gets the number of rows scored so far.
     Raises UserError for a model, column or output that cannot be, DataError for data that cannot be read or has too
     many malformed rows, HeteroError when the output cannot be written.
     """
     started = time.perf_counter()
     found = find_model(model)
+    texts = tuple(text.name for text in found.spec.train.texts) if embeddings else ()
+    if embeddings and not texts:
+        raise UserError(f"--embeddings: the tower of {found.run} reads no texts (features.text), so it has none")
     scored = DataPass.open(_unlabelled(found, data), phase=Phase.TEST)
     kept = _kept(scored.data, columns, label=found.job.data.label)
     _refuse_own_input(output, scored.data)
@@ -78,7 +83,7 @@ def predict_run(
     tower_class = tower_class_of(found.job.tower.name)
     malformed = _malformed_log(output, scored.data)
     with (
-        PredictionFile(output, kept=kept, splits=scored.splits, towers=spec.towers.count) as file,
+        PredictionFile(output, kept=kept, splits=scored.splits, towers=spec.towers.count, texts=texts) as file,
         opened_run(spec, name=f"{found.run_name}.predict", placement=placement, tower_class=tower_class) as run,
     ):
 
@@ -92,7 +97,7 @@ def predict_run(
             told(file.rows)
 
         run.load(found.path)
-        run.predict(scored, sink=add, watch=look)
+        run.predict(scored, sink=add, watch=look, vectors=embeddings)
         malformed.check(CheckPoint.PASS_END)
         file.finish()
         return Predicted(
@@ -100,7 +105,7 @@ def predict_run(
             model=str(found.path),
             rows=file.rows,
             malformed=malformed.malformed,
-            columns=(*kept.schema.names, PREDICTION),
+            columns=(*kept.schema.names, PREDICTION, *(text + EMBEDDING for text in texts)),
             mean_prediction=file.prediction_sum / file.rows if file.rows else None,
             seconds=time.perf_counter() - started,
         )
@@ -113,7 +118,8 @@ def _unlabelled(found: Model, data: Sequence[str] | None) -> DataSpec:
         raise UserError(f"{found.run}: data.test: the job has no test data; give some with --data")
     spec = data_spec(found.job, paths, shuffle=False)
     settled = settled_features(found.spec.train)
-    return replace(spec, label=None, weight=None, gauc_column=None, sparse=spec.sparse if settled is None else settled)
+    sparse = spec.sparse if settled is None else settled
+    return replace(spec, label=None, weight=None, gauc_column=None, tasks=(), sparse=sparse)
 
 
 def _kept(data: DataSpec, columns: Sequence[str], *, label: str) -> KeptColumns:

@@ -81,6 +81,8 @@ def _more_scores(table: Table, scores: Summary | Scores) -> None:
         ("normalized entropy", scores.normalized_entropy),
         ("calibration", scores.calibration),
         ("GAUC", scores.gauc),
+        (f"NDCG@{scores.ndcg_at}", scores.ndcg),
+        ("MRR", scores.mrr),
     ):
         if value is not None:
             table.add_row(name, score(value), *rest)

@@ -36,10 +36,12 @@ from hetero.records import (
     SparseFeature,
     StorageSpec,
     TableSpec,
+    TaskSpec,
     TowerSpec,
     WarmStartSpec,
 )
 from pipelines.checks import logical_tables
+from pipelines.joint_resolve import absolute_parts, mesh_spec, part_spec, text_feature, with_tokenizers
 from pipelines.placing import places_of, shares_of
 from pipelines.problems import Problem, job_problems
 from pipelines.run_schema import Role, Storage
@@ -74,6 +76,8 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
             lr=job.tower.optimizer.lr,
             weight_decay=job.tower.optimizer.weight_decay,
             loss=job.tower.loss,
+            parts=tuple(part_spec(part) for part in job.tower.parts),
+            mesh=mesh_spec(job.tower.mesh, towers=job.roles.towers.count),
         ),
         batch_size=job.train.batch_size,
         epochs=job.train.epochs,
@@ -127,6 +131,8 @@ def complete(job: Job, *, folder: Path = Path()) -> Job:
     changed: dict[str, object] = {"data": job.data.model_copy(update=absolute)}
     if job.warm_start is not None and _is_relative(job.warm_start.source):
         changed["warm_start"] = job.warm_start.model_copy(update={"source": os.path.abspath(job.warm_start.source)})
+    changed["tower"] = job.tower.model_copy(update={"parts": absolute_parts(job.tower.parts)})
+    changed["features"] = with_tokenizers(job.features, folder=folder)
     if job.snapshots.folder is not None and _is_relative(job.snapshots.folder):
         changed["snapshots"] = job.snapshots.model_copy(update={"folder": os.path.abspath(job.snapshots.folder)})
     return _with_statistics(job.model_copy(update=changed))
@@ -167,6 +173,8 @@ def data_spec(job: Job, paths: Iterable[str], *, shuffle: bool) -> DataSpec:
         format=job.data.format,
         weight=job.data.weight,
         gauc_column=job.data.gauc,
+        texts=tuple(text_feature(text) for text in job.features.text),
+        tasks=tuple(TaskSpec(name=task.name, column=task.column, weight=task.weight) for task in job.data.tasks),
         columns=job.data.columns,
         max_malformed_fraction=job.data.max_malformed_fraction,
         text_block_bytes=job.data.text_block_bytes,

@@ -24,6 +24,7 @@ from hetero.records import (
     Precision,
 )
 from hetero.records.policies import LEAST_PROBABILITY
+from pipelines.joint_schema import Task, TextColumn, TextMesh, TowerPart
 from pipelines.values import (
     Beta,
     Count,
@@ -54,9 +55,10 @@ class Data(Section):
     """What to read. Paths may be files, folders, globs or URIs of a pyarrow file system, and hold `${VAR}`.
 
     A relative path is looked for in the current directory first, then beside the job file.
-    label: column of 0 and 1. weight: column of sample weights. gauc: column whose values group rows for GAUC.
-    columns: names, for text files without a header. max_malformed_fraction: above it the run fails.
-    text_block_bytes: size of the parts that text files are read in.
+    label: column of 0 and 1. weight: column of sample weights. gauc: column whose values group rows for GAUC,
+    NDCG and MRR. ndcg_at: how many of a group's best-scored rows NDCG looks at.
+    tasks: further labels. columns: names, for text files without a header. max_malformed_fraction: above it the run
+    fails. text_block_bytes: size of the parts that text files are read in.
     """
 
     train: Annotated[Paths, Field(min_length=1)]
@@ -65,6 +67,8 @@ class Data(Section):
     label: Text = "label"
     weight: Text | None = None
     gauc: Text | None = None
+    ndcg_at: Count = 10
+    tasks: tuple[Task, ...] = ()
     columns: tuple[Text, ...] | None = None
     max_malformed_fraction: Fraction = 0.0
     shuffle: Flag = True
@@ -138,6 +142,7 @@ class Features(Section):
 
     sparse: tuple[Sparse, ...] = ()
     dense: tuple[Dense, ...] = ()
+    text: tuple[TextColumn, ...] = ()
 
 
 class Sgd(Section):
@@ -265,12 +270,16 @@ class TowerOptimizer(Section):
 
 class Tower(Section):
     """The dense model. name: a built-in tower, or `package.module:Class` of an nn.Module of one's own. args: its
-    keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name."""
+    keyword arguments, plain values only. In Python `{"class": MyTower}` or the class itself stands for its name. loss:
+    `bce`; `pairwise` compares rows of one group of data.gauc, and may stand beside it. parts: those with an optimizer
+    of their own. mesh: of the text half."""
 
     name: Text
     args: dict[Text, object] = Field(default_factory=dict)
     optimizer: TowerOptimizer = TowerOptimizer()
-    loss: Literal["bce"] = "bce"
+    loss: Literal["bce", "pairwise", "bce+pairwise"] = "bce"
+    parts: tuple[TowerPart, ...] = ()
+    mesh: TextMesh | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hetero.data.token_store import TokenMeta, write_tokens
 from hetero.errors import DataError, UserError
 from hetero.records.arrays import I64
-from pipelines.text_codec import BpeCodec, ByteCodec, CharCodec, TextCodec, TokenizerKind
+from pipelines.text_codec import TextCodec, TokenizerKind, make_codec
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -61,7 +61,9 @@ def pack_text(
     paths = [Path(path) for path in sorted(files)]
     sizes = {str(path): sum(len(piece) for piece in _pieces(path)) for path in paths}
     total = sum(sizes.values())
-    codec = _codec(paths, tokenizer, vocabulary, tokenizer_files)
+    codec = make_codec(
+        lambda: (piece for path in paths for piece in _pieces(path)), tokenizer, vocabulary, tokenizer_files
+    )
     cut = int(total * (1.0 - validation))
     written = {
         TRAIN: _write(codec, paths, sizes, folder / TRAIN, start=0, stop=cut),
@@ -77,25 +79,6 @@ def pack_text(
         validation_tokens=held_out.tokens if held_out else 0,
         characters=total,
     )
-
-
-def _codec(
-    paths: Sequence[Path], kind: TokenizerKind, vocabulary: int | None, tokenizer_files: Path | None
-) -> TextCodec:
-    texts = (piece for path in paths for piece in _pieces(path))
-    if kind is TokenizerKind.CHAR:
-        return CharCodec.of(texts, most=vocabulary)
-    if kind is TokenizerKind.BPE:
-        if vocabulary is None or vocabulary < 300:
-            raise UserError(
-                f"--vocabulary: bpe needs the number of ids, at least 300 (256 are bytes); got {vocabulary}"
-            )
-        return BpeCodec.trained(texts, vocabulary=vocabulary)
-    if kind is TokenizerKind.GPT2:
-        if tokenizer_files is None:
-            raise UserError("--tokenizer-files: gpt2 needs the folder that holds encoder.json and vocab.bpe")
-        return BpeCodec.gpt2(tokenizer_files)
-    return ByteCodec()
 
 
 def _write(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
@@ -168,6 +168,25 @@ class BpeCodec:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._tokenizer.save(str(folder / TOKENIZER))
+
+
+def make_codec(
+    texts: Callable[[], Iterable[str]], kind: TokenizerKind, vocabulary: int | None, tokenizer_files: Path | None
+) -> TextCodec:
+    """A codec, learned from `texts` where its kind learns. Raises UserError for options that do not go together."""
+    if kind is TokenizerKind.CHAR:
+        return CharCodec.of(texts(), most=vocabulary)
+    if kind is TokenizerKind.BPE:
+        if vocabulary is None or vocabulary < 300:
+            raise UserError(
+                f"--vocabulary: bpe needs the number of ids, at least 300 (256 are bytes); got {vocabulary}"
+            )
+        return BpeCodec.trained(texts(), vocabulary=vocabulary)
+    if kind is TokenizerKind.GPT2:
+        if tokenizer_files is None:
+            raise UserError("--tokenizer-files: gpt2 needs the folder that holds encoder.json and vocab.bpe")
+        return BpeCodec.gpt2(tokenizer_files)
+    return ByteCodec()
 
 
 def load_codec(folder: Path, *, kind: str) -> TextCodec:

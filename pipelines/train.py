@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero.checkpoint.pretrained import start_parts
 from hetero.checkpoint.snapshot import list_snapshots
 from hetero.checkpoint.warm_start import open_warm_start
 from hetero.errors import StoppedError
@@ -34,6 +35,7 @@ from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
 from hetero.records import JobSpec
 from pipelines.baseline import train_baseline
+from pipelines.beginning import begin_run
 from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
 from pipelines.elastic import Elastic
 from pipelines.evaluate import metrics_of
@@ -83,12 +85,14 @@ def fit(
     job = complete(job)
     spec = resolve(job)
     placement = Placement(in_process=in_process, address=address)
-    check_tower(spec, tower_class=tower_class_of(job.tower.name))
+    tower = check_tower(spec, tower_class=tower_class_of(job.tower.name))
     train_data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
     test_data = None if spec.test is None else DataPass.open(spec.test, phase=Phase.TEST)
     start = find_start(run_folder, resume=resume, job=spec, data=train_data)
     if start is None and spec.warm_start is not None:
         open_warm_start(spec)  # says at once what does not fit
+    if start is None:
+        start_parts(tower, spec.tower)  # likewise
     with (
         RunFolder.create(run_folder) if start is None else RunFolder.reopen(run_folder) as folder,
         EventLog(folder.events, run=folder.name, role="driver") as events,
@@ -207,12 +211,7 @@ def _attempt(
     tower_class = tower_class_of(job.tower.name)
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class, recovery=recovery) as run:
         _LOG.info("towers multiply matrices in %s", run.precision)
-        if start is not None:
-            progress.phase(f"taking up the snapshot of step {start.cursor.step}")
-            run.restore(start.snapshot)
-        elif spec.warm_start is not None:
-            progress.phase(f"warm start from {spec.warm_start.path}")
-            watcher.warm_started(run.warm_start(), path=spec.warm_start.path)
+        begin_run(run, spec, start=start, progress=progress, watcher=watcher)
         watcher.begin(Phase.TRAIN, attempt.train.data)
         clear_drafts(folder.snapshots)
         folder.take_asked_servers()  # of a run before this one
@@ -233,7 +232,8 @@ def _attempt(
         if test is not None:
             watcher.begin(Phase.TEST, test.data)
             scores = run.score(test, watch=look)
-            metrics, auc_bucketed = metrics_of(scores), scores.buckets.value()
+            metrics = metrics_of(scores, ndcg_at=job.data.ndcg_at)
+            auc_bucketed = scores.buckets.value()
             watcher.end(Phase.TEST)
         progress.phase("writing the model")
         run.save(folder.path / MODEL)
@@ -300,6 +300,9 @@ def _summary(
         normalized_entropy=metrics.normalized_entropy if metrics else None,
         calibration=metrics.calibration if metrics else None,
         gauc=metrics.gauc if metrics else None,
+        ndcg=metrics.ndcg if metrics else None,
+        ndcg_at=metrics.ndcg_at if metrics and metrics.ranked_groups is not None else None,
+        mrr=metrics.mrr if metrics else None,
         auc_bucketed=result.auc_bucketed,
         test_samples=metrics.rows if metrics else 0,
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,

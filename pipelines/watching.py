@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.data.malformed import CheckPoint, MalformedLog
 from hetero.loops.moves import ServersChanging, ServersReport
 from hetero.loops.pace import GrowingPace
@@ -111,6 +112,11 @@ class Watcher:
         _LOG.warning("recovered: %s", recovered(record))
         lost = record.pop("role")  # `role` of a line says who wrote it
         self._events.event("run.recovered", role=None, lost=lost, **record)
+
+    def part_started(self, part: StartedPart) -> None:
+        """A part of the tower begins with a pretrained model."""
+        self._events.event("run.part_started", part=part.part, path=part.path, step=part.step)
+        _LOG.info("%s begins with step %d of %s", part.part, part.step, part.path)
 
     def warm_started(self, rows: int, *, path: str) -> None:
         """The run begins with rows of another."""

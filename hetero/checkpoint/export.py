@@ -76,6 +76,7 @@ def export_model(
             digest=snapshot.manifest.digest,
             dense=job.train.dense,
             sparse=job.train.sparse if sparse is None else tuple(sparse),
+            texts=job.train.texts,
             groups=tuple(GroupDim(dim=group.dim) for group in job.groups),
             lookups=job.lookups,
             tables=tables,

@@ -15,15 +15,18 @@ from hetero.data.faults import RowFaults, show_cell
 from hetero.data.ids import list_keys, row_ids, scalar_keys
 from hetero.data.jagged import join, join_weights, take_rows
 from hetero.data.numbers import numbers_of
+from hetero.data.tokens import token_rows
 from hetero.records import (
     F32,
     F64,
+    I32,
     I64,
     U64,
     DataSpec,
     DenseFeature,
     DenseTransform,
     Jagged,
+    TaskSpec,
 )
 
 _TILE_ROWS = 4096
@@ -54,6 +57,8 @@ class Rows:
     dense: F32
     sparse: tuple[Jagged, ...]
     gauc_ids: U64 | None
+    tokens: tuple[I32, ...]
+    tasks: F32 | None
 
     def take(self, rows: I64) -> Rows:
         """The rows numbered `rows` (int64 [n]), in that order, copied."""
@@ -63,6 +68,8 @@ class Rows:
             dense=self.dense.take(rows, axis=0),
             sparse=tuple(take_rows(jagged, rows) for jagged in self.sparse),
             gauc_ids=None if self.gauc_ids is None else self.gauc_ids.take(rows),
+            tokens=tuple(tokens.take(rows, axis=0) for tokens in self.tokens),
+            tasks=None if self.tasks is None else self.tasks.take(rows, axis=0),
         )
 
 
@@ -82,7 +89,15 @@ def convert(block: Block, *, spec: DataSpec) -> Rows:
         for f in spec.sparse
     )
     gauc_ids = None if spec.gauc_column is None else row_ids(columns[spec.gauc_column])
-    rows = Rows(labels=labels, weights=weights, dense=dense, sparse=sparse, gauc_ids=gauc_ids)
+    rows = Rows(
+        labels=labels,
+        weights=weights,
+        dense=dense,
+        sparse=sparse,
+        gauc_ids=gauc_ids,
+        tokens=tuple(token_rows(columns[text.column], feature=text, faults=faults) for text in spec.texts),
+        tasks=_tasks(columns, tasks=spec.tasks, faults=faults),
+    )
     good = faults.good_rows()
     return rows if good is None else rows.take(good)
 
@@ -95,12 +110,15 @@ def join_blocks(parts: Sequence[Rows], *, spec: DataSpec) -> Rows:
         return parts[0]
     sizes = [len(part.labels) for part in parts]
     ids = [part.gauc_ids for part in parts if part.gauc_ids is not None]
+    tasks = [part.tasks for part in parts if part.tasks is not None]
     return Rows(
         labels=np.concatenate([part.labels for part in parts]),
         weights=join_weights([part.weights for part in parts], sizes),
         dense=np.concatenate([part.dense for part in parts]),
         sparse=tuple(join([part.sparse[i] for part in parts]) for i in range(len(spec.sparse))),
         gauc_ids=np.concatenate(ids) if ids else None,
+        tokens=tuple(np.concatenate([part.tokens[i] for part in parts]) for i in range(len(spec.texts))),
+        tasks=np.concatenate(tasks) if tasks else None,
     )
 
 
@@ -126,19 +144,37 @@ def _no_rows(spec: DataSpec) -> Rows:
         dense=np.empty((0, len(spec.dense)), np.float32),
         sparse=tuple(Jagged(keys.copy(), offsets.copy() if f.is_list else None) for f in spec.sparse),
         gauc_ids=None if spec.gauc_column is None else np.empty(0, np.uint64),
+        tokens=tuple(np.empty((0, text.length), np.int32) for text in spec.texts),
+        tasks=np.empty((0, len(spec.tasks)), np.float32) if spec.tasks else None,
     )
 
 
 def _labels(columns: Mapping[str, pa.Array], *, column: str | None, rows: int, faults: RowFaults) -> F32:
     if column is None:
         return np.full(rows, np.nan, np.float32)
-    array = columns[column]
+    labels, missing = _zeros_and_ones(columns[column], column=column, faults=faults)
+    faults.mark(missing, describe=lambda row: f"label '{column}' is missing")
+    return labels
+
+
+def _tasks(columns: Mapping[str, pa.Array], *, tasks: Sequence[TaskSpec], faults: RowFaults) -> F32 | None:
+    """float32 [rows, K], NaN where a label is missing."""
+    if not tasks:
+        return None
+    found = []
+    for task in tasks:
+        labels, missing = _zeros_and_ones(columns[task.column], column=task.column, faults=faults)
+        found.append(labels if missing is None else np.where(missing, np.float32(np.nan), labels))
+    return np.stack(found, axis=1)
+
+
+def _zeros_and_ones(array: pa.Array, *, column: str, faults: RowFaults) -> tuple[F32, npt.NDArray[np.bool_] | None]:
+    """Labels float32 [rows], 0 where missing; bool [rows] where, None for nowhere. Others than 0 and 1 are faults."""
     numbers = numbers_of(array)
-    faults.mark(numbers.missing, describe=lambda row: f"label '{column}' is missing")
     outside = (numbers.values != 0.0) & (numbers.values != 1.0)
     bad = outside if numbers.invalid is None else outside | numbers.invalid
     faults.mark(bad, describe=lambda row: f"label '{column}': {show_cell(array, row)} is not 0 or 1")
-    return numbers.values.astype(np.float32)
+    return numbers.values.astype(np.float32), numbers.missing
 
 
 def _weights(array: pa.Array, *, column: str, faults: RowFaults) -> F32:

@@ -34,7 +34,9 @@ class KeptColumns:
     def __init__(self, data: DataSpec, *, columns: tuple[str, ...], label: str | None) -> None:
         keep = columns if label is None else (*columns, label)
         self._label = label
-        self.spec = replace(data, dense=(), sparse=(), label=None, weight=None, gauc_column=None, keep=keep)
+        self.spec = replace(
+            data, dense=(), sparse=(), texts=(), tasks=(), label=None, weight=None, gauc_column=None, keep=keep
+        )
         found = first_schema(data)
         missing = [name for name in keep if name not in found.names]
         if missing:

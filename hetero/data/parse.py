@@ -64,6 +64,8 @@ def _parsed(rows: Rows, *, ref: SplitRef, epoch: int, malformed: Sequence[Malfor
         sparse=tuple(freeze(jagged) for jagged in rows.sparse),
         gauc_ids=rows.gauc_ids,
         malformed=tuple(malformed),
+        tokens=rows.tokens,
+        tasks=rows.tasks,
     )
 
 

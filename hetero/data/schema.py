@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from hetero.data.buffers import is_list, is_text
+from hetero.data.tokens import as_ids
 from hetero.errors import DataError
-from hetero.records import DataSpec, Format, IdKind, SparseFeature
+from hetero.records import DataSpec, Format, IdKind, SparseFeature, TextFeature
 
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 LIBSVM_COLUMNS = ("label", "features")
@@ -18,7 +19,8 @@ _SHOWN_COLUMNS = 12
 
 
 def needed_columns(spec: DataSpec) -> dict[str, str]:
-    """Column -> the first thing in the job that wants it, in the order label, weight, gauc, dense, sparse, kept."""
+    """Column -> the first thing in the job that wants it, in the order label, weight, gauc, dense, sparse,
+    text, tasks, kept."""
     uses: dict[str, str] = {}
     if spec.label is not None:
         uses[spec.label] = "the label"
@@ -30,6 +32,10 @@ def needed_columns(spec: DataSpec) -> dict[str, str]:
         uses.setdefault(dense.column, f"dense feature '{dense.name}'")
     for sparse in spec.sparse:
         uses.setdefault(sparse.column, f"sparse feature '{sparse.name}'")
+    for text in spec.texts:
+        uses.setdefault(text.column, f"text feature '{text.name}'")
+    for task in spec.tasks:
+        uses.setdefault(task.column, f"the label of task '{task.name}'")
     for column in spec.keep:
         uses.setdefault(column, "the output")
     return uses
@@ -60,6 +66,8 @@ def check_types(schema: pa.Schema, *, spec: DataSpec, path: str) -> None:
         problems.extend(_id_problems(schema.field(spec.gauc_column).type, column=spec.gauc_column))
     for feature in spec.sparse:
         problems.extend(_sparse_problems(schema.field(feature.column).type, feature=feature))
+    for text in spec.texts:
+        problems.extend(_text_problems(schema.field(text.column).type, feature=text))
     if problems:
         raise DataError(
             f"{path}: {'; '.join(problems)}. Use other columns in the job, or cast these where the file is written"
@@ -91,6 +99,7 @@ def _number_problems(schema: pa.Schema, *, spec: DataSpec) -> Iterable[str]:
     if spec.weight is not None:
         uses.append((spec.weight, "the weight"))
     uses.extend((f.column, f"dense feature '{f.name}'") for f in spec.dense)
+    uses.extend((task.column, f"the label of task '{task.name}'") for task in spec.tasks)
     for column, use in uses:
         kind = schema.field(column).type
         if not _is_number(kind):
@@ -118,6 +127,18 @@ def _sparse_problems(kind: pa.DataType, *, feature: SparseFeature) -> Iterable[s
             )
     else:
         yield from _id_problems(kind, column=column)
+
+
+def _text_problems(kind: pa.DataType, *, feature: TextFeature) -> Iterable[str]:
+    if _is_textual(kind):
+        yield (
+            f"column '{feature.column}' holds {kind}, but text feature '{feature.name}' takes token ids; make them with"
+            " `hetero data tokens`"
+        )
+        return
+    yield from (
+        problem.replace("sparse feature", "text feature") for problem in _sparse_problems(kind, feature=as_ids(feature))
+    )
 
 
 def _id_problems(kind: pa.DataType, *, column: str) -> Iterable[str]:

@@ -51,7 +51,9 @@ def dense_statistics(spec: DataSpec) -> dict[str, tuple[float, float]]:
     features = [f for f in spec.dense if f.transform is DenseTransform.STANDARD]
     if not features:
         return {}
-    reduced = replace(spec, dense=tuple(features), sparse=(), weight=None, gauc_column=None, shuffle=False)
+    reduced = replace(
+        spec, dense=tuple(features), sparse=(), texts=(), tasks=(), weight=None, gauc_column=None, shuffle=False
+    )
     moments = {f.name: Moments() for f in features}
     for ref in list_splits(reduced):
         for block in read_blocks_of(ref, spec=reduced):

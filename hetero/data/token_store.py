@@ -97,7 +97,7 @@ class TokenStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.meta = _read_meta(self.folder)
+        self.meta = read_meta(self.folder)
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(self.folder / TOKENS)))
             batches = [reader.get_batch(number).column(0) for number in range(reader.num_record_batches)]
@@ -148,7 +148,8 @@ def _equal_batches(pieces: Iterable[I64], size: int) -> Iterable[I64]:
         yield np.concatenate(held)
 
 
-def _read_meta(folder: Path) -> TokenMeta:
+def read_meta(folder: Path) -> TokenMeta:
+    """What a folder's tokens are. Raises DataError when it holds none, or of another version."""
     path = folder / META
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -62,9 +62,9 @@ class ReplicatedDense:
     def begin(self) -> None:
         """The parameters are there."""
 
-    def step(self, loss: torch.Tensor, *, flag: float = 0.0) -> DenseStep:
+    def step(self, loss: torch.Tensor, *, flag: float = 0.0, veto: tuple[str, ...] = ()) -> DenseStep:
         self._traffic.dense_summed += self._summed_bytes
-        return self._updater.step(loss, flag=flag)
+        return self._updater.step(loss, flag=flag, veto=veto)
 
     def settle(self) -> tuple[str, ...]:
         """Nothing is under way."""

@@ -110,6 +110,8 @@ class BatchAssembler:
             dense=split.dense[start:stop],
             groups=tuple(self._group(parts, start, stop) for parts in prepared.groups),
             gauc_ids=None if split.gauc_ids is None else split.gauc_ids[start:stop],
+            tokens=tuple(tokens[start:stop] for tokens in split.tokens),
+            tasks=None if split.tasks is None else split.tasks[start:stop],
         )
 
     def unite(self, batches: Sequence[Batch]) -> Batch:
@@ -121,6 +123,7 @@ class BatchAssembler:
             return batches[0]
         weights = [batch.weights for batch in batches if batch.weights is not None]
         gauc_ids = [batch.gauc_ids for batch in batches if batch.gauc_ids is not None]
+        tasks = [batch.tasks for batch in batches if batch.tasks is not None]
         return Batch(
             labels=np.concatenate([batch.labels for batch in batches]),
             weights=np.concatenate(weights) if weights else None,
@@ -129,6 +132,8 @@ class BatchAssembler:
                 self._unite_group([batch.groups[number] for batch in batches]) for number in range(len(self._lookups))
             ),
             gauc_ids=np.concatenate(gauc_ids) if gauc_ids else None,
+            tokens=tuple(np.concatenate(texts) for texts in zip(*(batch.tokens for batch in batches), strict=True)),
+            tasks=np.concatenate(tasks) if tasks else None,
         )
 
     def _group(self, parts: Sequence[Occurrences], start: int, stop: int) -> GroupBatch:

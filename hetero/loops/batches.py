@@ -146,6 +146,8 @@ def joined(pieces: Sequence[Batch], *, job: JobSpec, assembler: BatchAssembler) 
         dense=np.empty((0, len(job.train.dense)), np.float32),
         groups=tuple(GroupBatch(no_keys, no_bags, (no_bags,) * count) for count in sequences),
         gauc_ids=None,
+        tokens=tuple(np.empty((0, text.length), np.int32) for text in job.train.texts),
+        tasks=np.empty((0, len(job.train.tasks)), np.float32) if job.train.tasks else None,
     )
 
 
@@ -157,6 +159,8 @@ def own_memory(batch: Batch) -> Batch:
         weights=None if batch.weights is None else np.array(batch.weights),
         dense=np.array(batch.dense),
         gauc_ids=None if batch.gauc_ids is None else np.array(batch.gauc_ids),
+        tokens=tuple(np.array(tokens) for tokens in batch.tokens),
+        tasks=None if batch.tasks is None else np.array(batch.tasks),
         groups=tuple(
             GroupBatch(
                 unique=KeySet(np.array(group.unique.tables), np.array(group.unique.keys)),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hetero.checkpoint.manifest import merge_held
+from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.rows import read_rows, write_rows
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.tensors import read_module, write_module
@@ -37,7 +38,7 @@ from hetero.loops.results import ScoredPart, Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, Sink, TrainOutcome, Watch
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower import Tower, predict, score, train
-from hetero.loops.tower_state import restore_tower, warm_tower
+from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
@@ -112,6 +113,9 @@ class LocalRun:
             warm_tower(self._tower, snapshot)
         return self._snapshots.warm_start(snapshot)
 
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        return start_tower(self._tower, self.job)
+
     def train(
         self,
         data: DataPass,
@@ -160,14 +164,14 @@ class LocalRun:
         self._collect(readers)
         return scores
 
-    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch, vectors: bool = False) -> None:
         readers, sequencer = self._open(data)
 
         def hand_on(part: ScoredPart) -> None:
             watch(self._progress(data, sequencer))
             sink((part,))
 
-        predict(self._tower, InlineStream(self.job, sequencer, readers), sink=hand_on)
+        predict(self._tower, InlineStream(self.job, sequencer, readers), sink=hand_on, vectors=vectors)
         watch(self._progress(data, sequencer))
         self._collect(readers)
 

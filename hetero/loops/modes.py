@@ -13,9 +13,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from hetero.errors import JobError
 from hetero.exchange.client import ShardedRowClient
 from hetero.exchange.dense_sides import DenseClient, DenseSide, ReplicatedDense, ServedDense
 from hetero.exchange.geo_copies import GeoCopies
+from hetero.exchange.meshed_dense import MeshedDense
 from hetero.exchange.messages import ServerHandle
 from hetero.exchange.permits import Permits, PullsAhead, permits_of
 from hetero.exchange.server_pooling import pooled_groups
@@ -24,6 +26,7 @@ from hetero.loops.protocols import BatchStream
 from hetero.observe.spans import SpanClock
 from hetero.parallel.dense import DenseUpdater
 from hetero.parallel.group import SoleTower, TowerGroup
+from hetero.parallel.text_mesh import TextRank
 from hetero.records import JobSpec, Mode
 from hetero.towers.embeddings import EmbeddingLayout
 
@@ -40,11 +43,21 @@ def dense_side(
     servers: Sequence[ServerHandle],
     group: TowerGroup,
     clock: SpanClock,
+    text: TextRank | None = None,
 ) -> DenseSide:
-    """The dense side of one tower. Raises JobError for an optimizer that does not exist."""
+    """The dense side of one tower. text: its share of the text half, where that lies on a mesh.
+
+    Raises JobError for an optimizer that does not exist.
+    """
     if job.mode.joint:
         updater = DenseUpdater(module, job.tower, group=group, clock=clock)
-        return ReplicatedDense(updater, module, towers=group.size, traffic=client.traffic)
+        replicated = ReplicatedDense(updater, module, towers=group.size, traffic=client.traffic)
+        return replicated if text is None else MeshedDense(replicated, text)
+    if any(not part.frozen for part in job.tower.parts):
+        raise JobError(
+            f"tower.parts: optimizers of parts are for train.mode `sync` and `bounded`, and it is `{job.mode.value}`, "
+            "which keeps dense parameters on the servers; leave parts out, or change the mode"
+        )
     dense = DenseClient(module, tower=tower, servers=servers, clock=clock, traffic=client.traffic)
     if job.mode is Mode.ASYNC:
         return ServedDense(dense)

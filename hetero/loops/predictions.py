@@ -2,7 +2,7 @@
 
 Consumes   ScoredPart, in any order          from towers
            MalformedRow, before the parts that hold rows of their split
-Produces   <columns kept>, <label>, prediction     row groups of equal size
+Produces   <columns kept>, <label>, prediction, <text>_embedding     row groups of equal size
 Waits for  nobody; a part that comes early is held until those before it are there
 """
 
@@ -26,14 +26,17 @@ from hetero.loops.results import ScoredPart
 from hetero.records import F32, MalformedRow, Piece, SplitRef
 
 PREDICTION = "prediction"
+EMBEDDING = "_embedding"
+"""Ends the name of a column of vectors, after the text's."""
 ROWS_PER_GROUP = 1 << 18
 
 
 class PredictionFile:
     """A Parquet file that is there under its name only when it is complete: written beside it, then renamed.
 
-    output: a path or URI. splits: of the data that is scored, in file order. towers: how many score. Closing without
-    `finish` removes what was written. Raises HeteroError naming the file when it cannot be written.
+    output: a path or URI. splits: of the data that is scored, in file order. towers: how many score. texts: those whose
+    vectors stand there too. Closing without `finish` removes what was written.
+    Raises HeteroError naming the file when it cannot be written.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class PredictionFile:
         kept: KeptColumns,
         splits: Sequence[SplitRef],
         towers: int,
+        texts: Sequence[str] = (),
         rows_per_group: int = ROWS_PER_GROUP,
     ) -> None:
         self.path = absolute(output)
@@ -59,6 +63,8 @@ class PredictionFile:
         self._buffered: list[pa.Table] = []
         self._buffered_rows = 0
         self._schema = kept.schema.append(pa.field(PREDICTION, pa.float32()))
+        for text in texts:
+            self._schema = self._schema.append(pa.field(text + EMBEDDING, pa.list_(pa.float32())))
         location = locate(self.path)
         self._filesystem, self._final = location.filesystem, location.path
         self._partial = f"{self._final}.partial"
@@ -86,7 +92,8 @@ class PredictionFile:
             at = 0
             for piece in part_next.pieces:
                 count = piece.stop - piece.start
-                self._append(piece, part_next.predictions[at : at + count])
+                rows = slice(at, at + count)
+                self._append(piece, part_next.predictions[rows], [values[rows] for values in part_next.vectors])
                 at += count
 
     def finish(self) -> None:
@@ -118,9 +125,12 @@ class PredictionFile:
     ) -> None:
         self.close()
 
-    def _append(self, piece: Piece, predictions: F32) -> None:
-        columns = self._kept_rows(piece)
-        table = columns.append_column(self._schema.field(PREDICTION), pa.array(predictions))
+    def _append(self, piece: Piece, predictions: F32, vectors: Sequence[F32]) -> None:
+        table = self._kept_rows(piece).append_column(self._schema.field(PREDICTION), pa.array(predictions))
+        for values in vectors:
+            offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+            column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).reshape(-1)))
+            table = table.append_column(self._schema.field(table.num_columns), column)
         self._buffered.append(table)
         self._buffered_rows += len(predictions)
         self.rows += len(predictions)

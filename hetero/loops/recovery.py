@@ -42,8 +42,10 @@ class Counts:
         """The job with so many. Other numbers than its nodes were chosen for are anywhere, in equal shares."""
         if self == Counts.of(job):
             return job
+        mesh = None if job.tower.mesh is None else replace(job.tower.mesh, dp=self.towers)  # a data way a tower
         return replace(
             job,
+            tower=replace(job.tower, mesh=mesh),
             nodes=(),
             shares=ShareSpec(),
             readers=replace(job.readers, count=self.readers),

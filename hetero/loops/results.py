@@ -52,9 +52,13 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredPart:
-    """Predictions of one tower's batch of one step. predictions float32 [R], of the rows of `pieces` in their order."""
+    """Predictions of one tower's batch of one step. predictions float32 [R], of the rows of `pieces` in their order.
+
+    vectors: the text half's output, float32 [R, D] each, one a text; none where nobody asked for it.
+    """
 
     step: int
     tower: int
     pieces: tuple[Piece, ...]
     predictions: F32
+    vectors: tuple[F32, ...] = ()

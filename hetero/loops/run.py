@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
 from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SharesFrom, SplitRef
+
+if TYPE_CHECKING:
+    from hetero.checkpoint.pretrained import StartedPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,12 @@ class TrainingRun(Protocol):
         Raises UserError when they do not fit, DataError when they are damaged.
         """
 
+    def start_parts(self) -> tuple[StartedPart, ...]:
+        """Let parts of the towers begin with the pretrained models that the job names (`tower.parts[*].from`).
+
+        Raises UserError when they do not fit, DataError when they cannot be read.
+        """
+
     def train(
         self,
         data: DataPass,
@@ -269,8 +278,9 @@ class TrainingRun(Protocol):
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
         """Predict every row; rows in the order of towers, then steps."""
 
-    def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
-        """Predict every row and hand the predictions on while they come, each tower's in step order.
+    def predict(self, data: DataPass, *, sink: Sink, watch: Watch, vectors: bool = False) -> None:
+        """Predict every row and hand the predictions on while they come, each tower's in step order; with `vectors`
+        what the text half makes of the texts too.
 
         `watch` is told of a split's malformed rows before `sink` gets rows of that split.
         """

@@ -30,8 +30,9 @@ from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
 from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
-from hetero.towers.losses import batch_loss, row_loss
-from hetero.towers.registry import batch_coupled_layers, check_logits
+from hetero.towers.losses import TowerLoss
+from hetero.towers.outputs import TowerOutput, check_output
+from hetero.towers.registry import batch_coupled_layers
 
 _MAX_EXAMPLES = 8
 _MAX_STEPS_NOT_FINITE = 10
@@ -68,7 +69,7 @@ class Tower:
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
         self._pooled = pooled_groups(job)
-        self._row_loss = row_loss(job.tower.loss)
+        self._loss = TowerLoss(job)
         self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource, *, flag: float = 0.0) -> DenseStep:
@@ -84,10 +85,8 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
             _seed_dropout(self._job.seed, spec.step, spec.tower)
-            logits = self._forward(shown(batch, self._pooled), rows, is_bf16=self._is_bf16)
-            weights = None if batch.weights is None else torch.from_numpy(batch.weights)
-            labels = torch.from_numpy(batch.labels)
-            loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
+            output = self._forward(shown(batch, self._pooled), rows, is_bf16=self._is_bf16)
+            loss = self._loss(output, batch, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
             gradients = with_uses(tuple(_gradient(values) for values in rows), batch, groups=self._job.groups)
@@ -106,9 +105,17 @@ class Tower:
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
-            probabilities: F32 = torch.sigmoid(logits.float()).numpy()
+            output = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
+            probabilities: F32 = torch.sigmoid(output.logits.float()).numpy()
         return probabilities
+
+    def text_vectors(self, batch: Batch) -> tuple[F32, ...]:
+        """What the text half makes of each text: float32 [B, D] each. Raises TowerError for a tower that has none."""
+        text = getattr(self.module, "text", None)
+        if text is None or not batch.tokens:
+            raise TowerError(f"tower {self._job.tower.name}: has no text half, so it gives no vectors of texts")
+        with self.clock.span(Span.TOWER_STEP), torch.no_grad():
+            return tuple(text(torch.from_numpy(tokens)).float().numpy() for tokens in batch.tokens)
 
     def deliver(self, source: RowSource, *, steps: int) -> None:
         """Let the servers hold everything as it is after `steps` steps; training goes on."""
@@ -129,11 +136,11 @@ class Tower:
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> torch.Tensor:
+    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> TowerOutput:
         embeddings: Embeddings = embed(batch, rows, self._layout)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
-            logits = self.module(torch.from_numpy(batch.dense), embeddings)
-        return check_logits(logits, batch.rows).float()
+            output = self.module(torch.from_numpy(batch.dense), embeddings)
+        return check_output(output, batch.rows, tasks=len(self._job.train.tasks))
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()
@@ -227,13 +234,17 @@ def score(tower: Tower, batches: BatchStream) -> Scores:
     )
 
 
-def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None]) -> None:
-    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed."""
+def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], None], vectors: bool = False) -> None:
+    """Predict every batch of the stream and hand the predictions on, batch by batch; nothing is kept or changed.
+
+    vectors: what the text half makes of the texts too.
+    """
     tower.dense.refresh()
     tower.module.eval()
     for spec, batch in batches:
         predictions = tower.score(batch, step=spec.step)
-        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions))
+        found = tower.text_vectors(batch) if vectors else ()
+        sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions, vectors=found))
 
 
 def _gradient(rows: torch.Tensor) -> F32:

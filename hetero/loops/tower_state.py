@@ -16,14 +16,17 @@ from typing import Any
 import torch
 
 from hetero.checkpoint.manifest import FileEntry, FileKind
+from hetero.checkpoint.pretrained import StartedPart, start_parts
 from hetero.checkpoint.snapshot import Snapshot
 from hetero.checkpoint.state import read_state, write_state
 from hetero.checkpoint.tensors import DENSE, OPTIMIZER, read_module, read_tensors, write_tensors
 from hetero.errors import DataError, UserError
 from hetero.exchange.messages import RejectedGradient
 from hetero.loops.results import StepLog
+from hetero.loops.text_ranks import TEXT, start_on_mesh
 from hetero.loops.tower import Tower
-from hetero.records import Cursor
+from hetero.parallel.mesh_text import MeshText
+from hetero.records import Cursor, JobSpec
 
 HISTORY = "history"
 
@@ -136,6 +139,17 @@ def warm_tower(tower: Tower, snapshot: Snapshot) -> None:
             "false, or use the same tower"
         ) from error
     tower.dense.reopen()
+
+
+def start_tower(tower: Tower, job: JobSpec) -> tuple[StartedPart, ...]:
+    """Let its parts begin with pretrained models; see `start_parts`."""
+    text = getattr(tower.module, TEXT, None)
+    if isinstance(text, MeshText):
+        return start_on_mesh(job, text)
+    started = start_parts(tower.module, job.tower)
+    if started:
+        tower.dense.reopen()
+    return started
 
 
 def _log_of_first(log: StepLog, point: ResumePoint, losses: list[float], step_ends: list[float]) -> StepLog:

@@ -37,6 +37,7 @@ from hetero.parallel.group import SoleTower
 from hetero.records import F32, Batch, JobSpec, KeySet, Mode, RoleSpec
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import EmbeddingLayout, embed
+from hetero.towers.outputs import TowerOutput
 from hetero.towers.registry import BUILT_IN
 
 
@@ -80,7 +81,8 @@ def _one_step(job: JobSpec, batch: Batch) -> tuple[F32, ...]:
     embeddings = embed(batch, rows, EmbeddingLayout.from_job(job))
     results = [embeddings[name].sum() for name in embeddings]
     if job.tower.name in BUILT_IN:  # another class may not be importable here, and has no kernels of ours
-        results.append(make_tower(job)(torch.from_numpy(batch.dense), embeddings).sum())
+        output = make_tower(job)(torch.from_numpy(batch.dense), embeddings)
+        results.append((output.logits if isinstance(output, TowerOutput) else output).sum())
     torch.autograd.backward(torch.stack(results).sum())
     return tuple(np.zeros(tuple(values.shape), np.float32) for values in rows)
 

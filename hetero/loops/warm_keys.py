@@ -64,4 +64,6 @@ def _invented_split(job: JobSpec, *, list_length: int) -> ParsedSplit:
         sparse=tuple(sparse),
         gauc_ids=None,
         malformed=(),
+        tokens=tuple(np.zeros((ROWS, text.length), np.int32) for text in job.train.texts),
+        tasks=np.zeros((ROWS, len(job.train.tasks)), np.float32) if job.train.tasks else None,
     )

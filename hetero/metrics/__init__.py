@@ -1,1 +1,1 @@
-"""How good predictions are (AUC, GAUC, log loss, normalized entropy, calibration), and how fast rows pass."""
+"""How good predictions are (AUC, log loss, calibration; GAUC, NDCG, MRR within groups), and how fast rows pass."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hetero.errors import DataError
 from hetero.metrics.auc import GroupedAuc, Values, exact_auc, grouped_auc
 from hetero.metrics.probability import calibration, log_loss, normalized_entropy
+from hetero.metrics.ranking import DEFAULT_K, RankingScores, ranking_scores
 from hetero.records import F64, U64
 
 
@@ -41,7 +42,8 @@ class MetricReport:
 
     rows: how many the metrics rest on; left_out: how many could not be used. auc, gauc: [0, 1]. logloss: nats a row.
     normalized_entropy, calibration: ratios, see `hetero.metrics.probability`. gauc_groups, gauc_groups_left_out: groups
-    with both classes, and with one; None without group ids.
+    with both classes, and with one; ndcg (NDCG at `ndcg_at`), mrr: [0, 1], means over the ranked_groups groups that
+    have a positive row, see `hetero.metrics.ranking`. None without group ids.
     """
 
     rows: int
@@ -55,6 +57,10 @@ class MetricReport:
     gauc: float | None
     gauc_groups: int | None
     gauc_groups_left_out: int | None
+    ndcg: float | None
+    mrr: float | None
+    ndcg_at: int
+    ranked_groups: int | None
     warnings: tuple[MetricWarning, ...]
 
 
@@ -72,11 +78,12 @@ def evaluate_predictions(
     *,
     weights: Values | None = None,
     gauc_ids: npt.NDArray[np.uint64] | None = None,
+    k: int = DEFAULT_K,
 ) -> MetricReport:
     """Compute every metric of R predictions.
 
     labels [R] in {0, 1}; predictions [R], probabilities; weights [R], finite and not negative, or None for 1; gauc_ids
-    uint64 [R], rows of one group have one id, or None for no GAUC.
+    uint64 [R], rows of one group have one id, or None for no GAUC and no ranking metrics; k: of NDCG@k.
     Raises DataError when the lengths differ.
     """
     given = _Rows(
@@ -91,7 +98,7 @@ def evaluate_predictions(
     mass = len(rows.labels) if rows.weights is None else float(rows.weights.sum())
     if mass == 0:
         warnings.append(MetricWarning(WarningKind.NO_ROWS, len(given.labels), "no rows to compute metrics from"))
-        return _empty(rows, left_out, tuple(warnings))
+        return _empty(rows, left_out, tuple(warnings), k=k)
     mean_label = float(np.average(rows.labels, weights=rows.weights))
     mean_prediction = float(np.average(rows.predictions, weights=rows.weights))
     logloss = log_loss(rows.labels, rows.predictions, weights=rows.weights)
@@ -100,7 +107,7 @@ def evaluate_predictions(
         only = "positive" if mean_label > 0 else "negative"
         text = f"all rows that count are {only}, so there is no AUC and no normalized entropy"
         warnings.append(MetricWarning(WarningKind.SINGLE_CLASS, len(rows.labels), text))
-    grouped = _grouped(rows, warnings)
+    grouped, ranked = _grouped(rows, warnings), _ranked(rows, k=k)
     return MetricReport(
         rows=len(rows.labels),
         left_out=left_out,
@@ -113,6 +120,10 @@ def evaluate_predictions(
         gauc=None if grouped is None else grouped.value,
         gauc_groups=None if grouped is None else grouped.groups,
         gauc_groups_left_out=None if grouped is None else grouped.left_out,
+        ndcg=None if ranked is None else ranked.ndcg,
+        mrr=None if ranked is None else ranked.mrr,
+        ndcg_at=k,
+        ranked_groups=None if ranked is None else ranked.groups,
         warnings=tuple(warnings),
     )
 
@@ -178,7 +189,14 @@ def _grouped(rows: _Rows, warnings: list[MetricWarning]) -> GroupedAuc | None:
     return grouped
 
 
-def _empty(rows: _Rows, left_out: int, warnings: tuple[MetricWarning, ...]) -> MetricReport:
+def _ranked(rows: _Rows, *, k: int) -> RankingScores | None:
+    """None without groups; without a positive row SINGLE_CLASS has said why there is no value."""
+    if rows.groups is None:
+        return None
+    return ranking_scores(rows.labels, rows.predictions, rows.groups, weights=rows.weights, k=k)
+
+
+def _empty(rows: _Rows, left_out: int, warnings: tuple[MetricWarning, ...], *, k: int) -> MetricReport:
     groups = None if rows.groups is None else 0
     return MetricReport(
         rows=len(rows.labels),
@@ -192,5 +210,9 @@ def _empty(rows: _Rows, left_out: int, warnings: tuple[MetricWarning, ...]) -> M
         gauc=None,
         gauc_groups=groups,
         gauc_groups_left_out=groups,
+        ndcg=None,
+        mrr=None,
+        ndcg_at=k,
+        ranked_groups=groups,
         warnings=warnings,
     )

@@ -17,8 +17,8 @@ VERSION = 1
 class Scores:
     """Quality on a data set. A metric without a value (one class only, say) is None; `warnings` says why.
 
-    auc, gauc: [0, 1]. logloss: nats a row. normalized_entropy: logloss / entropy of the mean label.
-    calibration: mean prediction / mean label. samples: rows scored. seconds: spent scoring.
+    auc, gauc, mrr, ndcg (of the best ndcg_at): [0, 1]. logloss: nats a row. normalized_entropy: logloss / entropy of
+    the mean label. calibration: mean prediction / mean label. samples: rows scored. seconds: spent scoring.
     """
 
     auc: float | None
@@ -27,6 +27,9 @@ class Scores:
     normalized_entropy: float | None = None
     calibration: float | None = None
     gauc: float | None = None
+    ndcg: float | None = None
+    ndcg_at: int | None = None
+    mrr: float | None = None
     auc_bucketed: float | None = None
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
@@ -66,6 +69,9 @@ class Summary:
     normalized_entropy: float | None = None
     calibration: float | None = None
     gauc: float | None = None
+    ndcg: float | None = None
+    ndcg_at: int | None = None
+    mrr: float | None = None
     auc_bucketed: float | None = None
     test_samples: int = 0
     final_loss: float | None = None

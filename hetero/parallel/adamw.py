@@ -5,7 +5,6 @@ AdamW works element by element, so each rank steps the pieces it holds, as plain
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from hetero.errors import NumericsError
 from hetero.parallel.parts import local_of, ranks_apart
-from hetero.records.mesh import DeepOptimizerSpec, LrSchedule, MeshSpec
+from hetero.records.mesh import DeepOptimizerSpec, MeshSpec
 
 FIRST_MOMENT = "exp_avg"
 SECOND_MOMENT = "exp_avg_sq"
@@ -22,17 +21,6 @@ _FIRST_SCALE = 2.0**16
 _GROWTH_STEPS = 2000
 _CLIP_EPS = 1e-6
 _MOST_OVERFLOWS = 40
-
-
-def learning_rate(spec: DeepOptimizerSpec, step: int) -> float:
-    """Of step `step`, from 0: linear warm-up, then the schedule down to `final_lr_share` at `spec.steps`."""
-    if step < spec.warmup:
-        return spec.lr * (step + 1) / spec.warmup
-    if spec.schedule is LrSchedule.CONSTANT:
-        return spec.lr
-    done = min(1.0, (step - spec.warmup) / max(1, spec.steps - spec.warmup))
-    left = 1.0 - done if spec.schedule is LrSchedule.LINEAR else 0.5 * (1.0 + math.cos(math.pi * done))
-    return spec.lr * (spec.final_lr_share + (1.0 - spec.final_lr_share) * left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

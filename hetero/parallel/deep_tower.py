@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hetero.errors import NumericsError, PeerLostError
-from hetero.parallel.adamw import LossScale, MeshAdamW, Owned, learning_rate
+from hetero.parallel.adamw import LossScale, MeshAdamW, Owned
 from hetero.parallel.compose import check_mesh
+from hetero.parallel.learning_rate import learning_rate
 from hetero.parallel.mesh import Mesh
 from hetero.parallel.micro_batches import micro_batches_of
 from hetero.parallel.parts import build_parts, local_of, rank_of_stage

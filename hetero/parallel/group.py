@@ -74,13 +74,19 @@ class CollectiveGroup:
     A collective that begins while another thread is in one raises ProtocolError.
     """
 
-    def __init__(
-        self, rendezvous: Rendezvous, *, rank: int, size: int, deadline_s: float, device: torch.device
-    ) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, *, rank: int, size: int, deadline_s: float) -> None:
+        """group: of these ranks; None for the whole world, which is there already."""
+        self._group = group
         self._rank = rank
         self._size = size
         self._deadline_s = deadline_s
         self._busy = threading.Lock()
+
+    @classmethod
+    def meet(
+        cls, rendezvous: Rendezvous, *, rank: int, size: int, deadline_s: float, device: torch.device
+    ) -> CollectiveGroup:
+        """The group of all ranks that come to `rendezvous`. Raises DeadlineError when they do not."""
         timeout = timedelta(seconds=deadline_s)
         try:
             store = dist.TCPStore(  # type: ignore[attr-defined]
@@ -93,6 +99,7 @@ class CollectiveGroup:
                 f"tower {rank} of {size}: the group did not come together at {rendezvous.host}:{rendezvous.port} "
                 f"within {deadline_s:g} s: {error}"
             ) from error
+        return cls(None, rank=rank, size=size, deadline_s=deadline_s)
 
     @property
     def rank(self) -> int:
@@ -104,12 +111,14 @@ class CollectiveGroup:
 
     def sum_(self, values: torch.Tensor) -> None:
         with self._collective("the sum over all towers"):
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self._group)
 
     def exchange(self, rows: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
         received = torch.empty((sum(receive), rows.shape[1]), dtype=rows.dtype, device=rows.device)
         with self._collective("the exchange of rows with all towers"):
-            dist.all_to_all_single(received, rows, output_split_sizes=receive, input_split_sizes=send)
+            dist.all_to_all_single(
+                received, rows, output_split_sizes=receive, input_split_sizes=send, group=self._group
+            )
         return received
 
     def close(self) -> None:

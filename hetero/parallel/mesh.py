@@ -129,6 +129,11 @@ def host_store(host: str) -> TCPStore:
     return TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
 
+def store_at(rendezvous: Rendezvous) -> TCPStore:
+    """The store where ranks meet, held by this process, at a port that is free here."""
+    return TCPStore(rendezvous.host, rendezvous.port, is_master=True, wait_for_workers=False)
+
+
 def join_store(rendezvous: Rendezvous, *, deadline_s: float) -> Store:
     """The store that another rank holds. Raises DeadlineError when nobody answers there in time."""
     try:

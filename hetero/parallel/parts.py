@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +32,13 @@ def rank_of_stage(spec: MeshSpec, stage: int) -> int:
     return next(rank for rank in range(spec.pp) if stage in stages_of_rank(spec, rank))
 
 
-def build_parts(model: TransformerSpec, mesh: Mesh, *, seed: int) -> dict[int, Transformer]:
-    """This rank's parts by stage number, on its device, split along every axis, with their first values."""
+def build_parts(model: TransformerSpec, mesh: Mesh, *, seed: int, whole: bool = True) -> dict[int, Transformer]:
+    """This rank's parts by stage number, on its device, split along every axis, with their first values.
+
+    whole: False leaves out the head, and what sums gradients over data ways, for a model that gives states.
+    """
     spec = mesh.spec
-    cut = parts_of(model, blocks_per_stage(spec, model))
+    cut = [replace(part, head=whole) for part in parts_of(model, blocks_per_stage(spec, model))]
     master = torch.float64 if spec.precision is DeepPrecision.FP64 else torch.float32
     built: dict[int, Transformer] = {}
     for stage in stages_of_rank(spec, mesh.place.pp):
@@ -43,7 +47,7 @@ def build_parts(model: TransformerSpec, mesh: Mesh, *, seed: int) -> dict[int, T
         recompute_blocks(part, spec.recompute)
         if spec.tp > 1:
             split_tensors(part, mesh.tensor)
-        if needs_sharding(spec):
+        if whole and needs_sharding(spec):
             shard_part(part, spec, mesh.data)
         part.to_empty(device=mesh.device)
         _set_initial(part, model, mesh, seed=seed)
@@ -86,11 +90,11 @@ def _set_initial(part: nn.Module, model: TransformerSpec, mesh: Mesh, *, seed: i
     for name, parameter in part.named_parameters():
         value = initial_value(name, parameter.shape, model, seed=seed)
         for axis, dimension in axes_split(parameter):
-            value = _chunk(value, dimension, count=getattr(mesh.spec, axis), number=getattr(mesh.place, axis))
+            value = chunk_of(value, dimension, count=getattr(mesh.spec, axis), number=getattr(mesh.place, axis))
         local_of(parameter).copy_(value)
 
 
-def _chunk(value: Tensor, dimension: int, *, count: int, number: int) -> Tensor:
+def chunk_of(value: Tensor, dimension: int, *, count: int, number: int) -> Tensor:
     """The `number`-th of `count` chunks; past the last one, which may be before `count`, nothing."""
     chunks = value.chunk(count, dim=dimension)
     return chunks[number] if number < len(chunks) else value.narrow(dimension, 0, 0)

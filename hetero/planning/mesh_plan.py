@@ -89,7 +89,7 @@ class MeshPlan:
         if stage == 0:
             count += shape.embedding_parameters
         if stage == last:
-            tied_copy = shape.vocabulary * shape.hidden if shape.tied and last > 0 else 0
+            tied_copy = shape.vocabulary * shape.hidden if shape.tied and not shape.headless and last > 0 else 0
             count += shape.head_parameters + tied_copy
         return count / self.mesh.tp
 

@@ -27,7 +27,8 @@ class Recompute(Enum):
 class TransformerShape:
     """Sizes of a transformer of `layers` equal blocks. kv_heads, ffn: 0 for heads, and for 4 x hidden.
 
-    matrices_of_ffn: 2, or 3 with a gate. tied: the head shares the embedding's weights.
+    matrices_of_ffn: 2, or 3 with a gate. tied: the head shares the embedding's weights. headless: there is none, states
+    alone are wanted; tied then.
     Raises PlanError when heads do not divide the width, or kv_heads the heads.
     """
 
@@ -40,6 +41,7 @@ class TransformerShape:
     ffn: int = 0
     matrices_of_ffn: int = 2
     tied: bool = True
+    headless: bool = False
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads or self.heads % (self.kv_heads or self.heads):
@@ -85,7 +87,7 @@ class TransformerShape:
 
     def head_flops(self, sequences: float) -> float:
         """Forward of the output matrix."""
-        return 2 * sequences * self.sequence * self.hidden * self.vocabulary
+        return 0.0 if self.headless else 2 * sequences * self.sequence * self.hidden * self.vocabulary
 
     def model_flops(self, sequences: float) -> float:
         """Forward and backward of the whole model, without what is computed again."""
@@ -107,4 +109,4 @@ class TransformerShape:
 
     def logit_bytes(self, sequences: float, *, tensor_parallel: int = 1) -> float:
         """Logits of a micro-batch in 16 bits and as fp32 probabilities."""
-        return sequences * self.sequence * self.vocabulary * 6 / tensor_parallel
+        return 0.0 if self.headless else sequences * self.sequence * self.vocabulary * 6 / tensor_parallel

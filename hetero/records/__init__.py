@@ -11,7 +11,18 @@ All arrays are numpy, C-contiguous, on the CPU. Keys are uint64 end to end; sign
 from __future__ import annotations
 
 from hetero.records.arrays import F32, F64, I32, I64, U8, U16, U64
-from hetero.records.features import DataSpec, DenseFeature, DenseTransform, Format, IdKind, Missing, SparseFeature
+from hetero.records.features import (
+    NO_TOKEN,
+    DataSpec,
+    DenseFeature,
+    DenseTransform,
+    Format,
+    IdKind,
+    Missing,
+    SparseFeature,
+    TaskSpec,
+    TextFeature,
+)
 from hetero.records.flow import (
     START,
     Bags,
@@ -38,6 +49,7 @@ from hetero.records.job import (
     JobSpec,
     LookupSpec,
     Mode,
+    PartSpec,
     Pooling,
     Precision,
     RoleSpec,
@@ -61,6 +73,7 @@ __all__ = [
     "F64",
     "I32",
     "I64",
+    "NO_TOKEN",
     "START",
     "U8",
     "U16",
@@ -91,6 +104,7 @@ __all__ = [
     "Mode",
     "NodePlace",
     "ParsedSplit",
+    "PartSpec",
     "Piece",
     "Pooling",
     "Precision",
@@ -106,6 +120,8 @@ __all__ = [
     "SplitReport",
     "StorageSpec",
     "TableSpec",
+    "TaskSpec",
+    "TextFeature",
     "TowerSpec",
     "WarmStartSpec",
 ]

@@ -75,13 +75,44 @@ class SparseFeature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextFeature:
+    """A column of token ids, a list a row (in text files split at `separator`): the text as a transformer reads it.
+
+    length: tokens kept, the first of a longer text. vocabulary: ids are below it. mask: the id shown for a hidden
+    token; None when the tokenizer has none.
+    """
+
+    name: str
+    column: str
+    length: int
+    vocabulary: int
+    mask: int | None = None
+    separator: str = " "
+
+
+NO_TOKEN = -1
+"""Fills a text that is shorter than its feature's length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """A further label to be learned at once with the first: a column of 0 and 1; rows where it is missing do not count
+    for it. weight: of its loss beside the first label's, which has 1."""
+
+    name: str
+    column: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
     """What to read and which columns mean what. Paths: local, globs, folders, or any pyarrow filesystem URI.
 
     gauc_column: the ids that group rows for GAUC (hashed like AUTO ids). columns: names for text files without a
     header. label: None for data to be scored whose labels nobody asks for; the rows' labels are NaN then. keep: further
     columns to be read as they are, for `hetero.data.kept`. max_malformed_fraction: above it the job fails; malformed
-    rows are always counted and written aside. text_block_bytes: size of a split of an uncompressed text file.
+    rows are always counted and written aside. text_block_bytes: size of a split of an uncompressed text file. texts:
+    what a transformer reads; tasks: labels learned beside `label`.
     """
 
     paths: tuple[str, ...]
@@ -97,3 +128,5 @@ class DataSpec:
     text_block_bytes: int = 16 << 20
     shuffle: bool = False
     seed: int = 0
+    texts: tuple[TextFeature, ...] = ()
+    tasks: tuple[TaskSpec, ...] = ()

@@ -62,7 +62,9 @@ class ParsedSplit:
     """The rows of one split, as columns. R good rows, in file order or permuted by (seed, epoch, split).
 
     labels float32 [R] in {0, 1}, or NaN where none are read; weights float32 [R] or None; dense float32 [R, D]; sparse
-    one per SparseFeature; gauc_ids uint64 [R] or None; malformed: every row left out.
+    one per SparseFeature; gauc_ids uint64 [R] or None; malformed: every row left out. tokens: one a TextFeature, int32
+    [R, length], NO_TOKEN behind the end of a text; tasks float32 [R, K], labels of `TaskSpec`s, NaN where missing, or
+    None without any.
     """
 
     ref: SplitRef
@@ -73,6 +75,8 @@ class ParsedSplit:
     sparse: tuple[Jagged, ...]
     gauc_ids: U64 | None
     malformed: tuple[MalformedRow, ...]
+    tokens: tuple[I32, ...] = ()
+    tasks: F32 | None = None
 
     @property
     def rows(self) -> int:
@@ -149,7 +153,8 @@ class GroupBatch:
 class Batch:
     """The rows of one step for one tower (or a piece of them). groups: one per JobSpec.groups.
 
-    labels float32 [B]; weights float32 [B] or None (all 1); dense float32 [B, D]; gauc_ids uint64 [B] or None.
+    labels float32 [B]; weights float32 [B] or None (all 1); dense float32 [B, D]; gauc_ids uint64 [B] or None; tokens
+    int32 [B, length] each; tasks float32 [B, K] or None; see `ParsedSplit`.
     """
 
     labels: F32
@@ -157,6 +162,8 @@ class Batch:
     dense: F32
     groups: tuple[GroupBatch, ...]
     gauc_ids: U64 | None
+    tokens: tuple[I32, ...] = ()
+    tasks: F32 | None = None
 
     @property
     def rows(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hetero.records.features import DataSpec
+from hetero.records.mesh import LrSchedule, MeshSpec
 from hetero.records.placement import NodePlace, ShareSpec
 from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
@@ -111,8 +112,32 @@ class LookupSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartSpec:
+    """A part of a tower with an optimizer of its own: the parameters whose names begin with `name.`.
+
+    warmup: steps of linear growth to `lr`; then `schedule` lets it fall to final_lr_share * lr at step `steps`.
+    weight_decay: of matrices; vectors have none. clip: most norm of the part's gradient, None leaves it. frozen: it
+    stays as it begins. start: a deep job's run or snapshot whose model it begins with.
+    """
+
+    name: str
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    warmup: int = 0
+    schedule: LrSchedule = LrSchedule.CONSTANT
+    steps: int = 1
+    final_lr_share: float = 0.0
+    clip: float | None = None
+    frozen: bool = False
+    start: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TowerSpec:
-    """A built-in tower's name or an import path `package.module:Class`, its arguments and its dense optimizer."""
+    """A built-in tower's name or an import path `package.module:Class`, its arguments and its dense optimizer, which
+    has all parameters but those of `parts`. mesh: what the text half of a joint tower lies on, with a data way a tower;
+    None keeps it whole in every tower. In one process it is whole in any case."""
 
     name: str
     args: dict[str, object] = field(default_factory=dict)
@@ -120,6 +145,8 @@ class TowerSpec:
     lr: float = 1e-3
     weight_decay: float = 0.0
     loss: str = "bce"
+    parts: tuple[PartSpec, ...] = ()
+    mesh: MeshSpec | None = None
 
 
 class Precision(Enum):

@@ -32,6 +32,7 @@ from hetero.records import (
     Missing,
     Pooling,
     SparseFeature,
+    TextFeature,
 )
 
 FORMAT = 1
@@ -74,7 +75,7 @@ class GroupDim:
 class ServingSpec:
     """How rows become scores. job, step, digest: the job's name, and the model that was exported.
 
-    dense, sparse: what columns mean, as in `DataSpec`. files: all but the manifest, by path inside the folder.
+    dense, sparse, texts: what columns mean, as in `DataSpec`. files: all but the manifest, by path inside the folder.
     """
 
     job: str
@@ -86,11 +87,12 @@ class ServingSpec:
     lookups: tuple[LookupSpec, ...]
     tables: tuple[ServedTable, ...]
     files: Mapping[str, FileRecord]
+    texts: tuple[TextFeature, ...] = ()
 
     @property
     def data(self) -> DataSpec:
         """How rows are parsed."""
-        return DataSpec(paths=(), dense=self.dense, sparse=self.sparse, label=None)
+        return DataSpec(paths=(), dense=self.dense, sparse=self.sparse, texts=self.texts, label=None)
 
 
 def table_folder(index: int, name: str) -> str:
@@ -155,6 +157,7 @@ def _spec(record: dict[str, Any]) -> ServingSpec:
         lookups=tuple(LookupSpec(**{**lookup, "pooling": Pooling(lookup["pooling"])}) for lookup in record["lookups"]),
         tables=tuple(ServedTable(**table) for table in record["tables"]),
         files={name: FileRecord(**file) for name, file in record["files"].items()},
+        texts=tuple(TextFeature(**text) for text in record.get("texts", ())),
     )
 
 

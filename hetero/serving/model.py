@@ -97,7 +97,9 @@ class ServedModel:
         Raises DataError as reading them does.
         """
         given = data or DataSpec(paths=(), dense=(), sparse=(), label=None, format=Format.AUTO)
-        spec = replace(given, paths=tuple(paths), dense=self.spec.dense, sparse=self.spec.sparse, label=None)
+        spec = replace(
+            given, paths=tuple(paths), dense=self.spec.dense, sparse=self.spec.sparse, texts=self.spec.texts, label=None
+        )
         for ref in list_splits(spec):
             parsed = parse_split(ref, spec=spec, epoch=0)
             yield ServedScores(predictions=self._score(parsed), malformed=parsed.malformed)
@@ -119,8 +121,10 @@ class ServedModel:
             blocks.append(self._block(number, group, rows, rows_in_batch=batch.rows))
             sequences.append([torch.from_numpy(sequence_forward(rows, bags)) for bags in group.sequences])
             masks.append([torch.from_numpy(sequence_mask(bags)) for bags in group.sequences])
+        tokens = [torch.from_numpy(np.ascontiguousarray(texts)) for texts in batch.tokens]
         with torch.no_grad():
-            scores = self._tower(torch.from_numpy(np.ascontiguousarray(batch.dense)), blocks, sequences, masks)
+            dense = torch.from_numpy(np.ascontiguousarray(batch.dense))
+            scores = self._tower(dense, blocks, sequences, masks, *([tokens] if tokens else []))
         found: F32 = scores.numpy()
         return found
 

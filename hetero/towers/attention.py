@@ -6,7 +6,7 @@ Shapes: B sequences, T tokens, D width, H heads, K heads of keys and values, E w
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, compiler, nn
 from torch.nn import functional
 
 from hetero.records.transformer import Objective, Positions, TransformerSpec
@@ -35,12 +35,15 @@ class RotaryTable:
 
     def _tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         key = (device, dtype)
-        if key not in self._made:
-            self._made[key] = (
-                self._angles.cos().to(dtype=dtype, device=device),
-                self._angles.sin().to(dtype=dtype, device=device),
-            )
-        return self._made[key]
+        if key in self._made:
+            return self._made[key]
+        made = (
+            self._angles.cos().to(dtype=dtype, device=device),
+            self._angles.sin().to(dtype=dtype, device=device),
+        )
+        if not compiler.is_exporting():  # then they are no tensors, but what stands for them in a graph
+            self._made[key] = made
+        return made
 
 
 class Attention(nn.Module):
@@ -59,8 +62,8 @@ class Attention(nn.Module):
         self._dropout = spec.dropout
         self._rotary = rotary
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x [B, T, D] -> [B, T, D]. mask: see `Block`; a causal model needs none, as what fills texts up comes last."""
         query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
         if self._rotary is not None:
             query, key = self._rotary.turn(query), self._rotary.turn(key)
@@ -69,6 +72,7 @@ class Attention(nn.Module):
             key,
             value,
             dropout_p=self._dropout if self.training else 0.0,
+            attn_mask=None if self._causal else mask,
             is_causal=self._causal,
             enable_gqa=self._grouped,
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from torch import Tensor, cat, stack
 
 from hetero.errors import ProtocolError, TowerError
@@ -46,14 +47,27 @@ class LookupInput:
 
 
 @dataclass(frozen=True, slots=True)
+class TextInput:
+    """One text as a tower sees it: token ids [B, length] below `vocabulary`. mask: the id shown for hidden tokens."""
+
+    name: str
+    length: int
+    vocabulary: int
+    mask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TowerInputs:
-    """What a tower is built for. dense: number of dense features; lookups: in the job's order.
+    """What a tower is built for. dense: number of dense features; lookups, texts: in the job's order; tasks: names of
+    further labels, see `hetero.towers.outputs`.
 
     A lookup of dim 1 is *wide*: its value is added to the logit. A lookup of dim > 1 is *deep*.
     """
 
     dense: int
     lookups: tuple[LookupInput, ...]
+    texts: tuple[TextInput, ...] = ()
+    tasks: tuple[str, ...] = ()
 
     @property
     def wide(self) -> tuple[LookupInput, ...]:
@@ -74,7 +88,8 @@ class TowerInputs:
 def tower_inputs(job: JobSpec) -> TowerInputs:
     """What the job's tower is built for."""
     lookups = tuple(LookupInput(spec.name, spec.dim, spec.pooling) for spec in job.lookups)
-    return TowerInputs(len(job.train.dense), lookups)
+    texts = tuple(TextInput(text.name, text.length, text.vocabulary, text.mask) for text in job.train.texts)
+    return TowerInputs(len(job.train.dense), lookups, texts, tuple(task.name for task in job.train.tasks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +117,7 @@ class EmbeddingLayout:
 
     groups: tuple[GroupLayout, ...]
     places: Mapping[str, Place]
+    texts: tuple[str, ...] = ()
 
     @classmethod
     def from_job(cls, job: JobSpec) -> Self:
@@ -123,13 +139,14 @@ class EmbeddingLayout:
                 )
             )
         ordered = {lookup.name: places[lookup.name] for lookup in job.lookups}
-        return cls(tuple(groups), ordered)
+        return cls(tuple(groups), ordered, tuple(text.name for text in job.train.texts))
 
 
 class Embeddings(Mapping[str, Tensor]):
     """The looked-up embeddings of one batch, by lookup name, in job order.
 
-    blocks: one per group, float32 [B, F, E]: every pooled lookup of the group, without a copy.
+    blocks: one per group, float32 [B, F, E]: every pooled lookup of the group, without a copy. tokens: one a text, int
+    [B, length], NO_TOKEN behind its end.
     """
 
     def __init__(
@@ -139,7 +156,9 @@ class Embeddings(Mapping[str, Tensor]):
         blocks: Sequence[Tensor],
         sequences: Sequence[Sequence[Tensor]],
         masks: Sequence[Sequence[Tensor]],
+        tokens: Sequence[Tensor] = (),
     ) -> None:
+        self._tokens = dict(zip(layout.texts, tokens, strict=True))
         self.blocks = tuple(blocks)
         self._layout = layout
         self._sequences = sequences
@@ -166,6 +185,12 @@ class Embeddings(Mapping[str, Tensor]):
                 f"lookup {name!r} is pooled, so it has no mask; give it `pooling: none` to keep its sequence"
             )
         return self._masks[place.group][place.index]
+
+    def tokens(self, name: str) -> Tensor:
+        """Token ids of a text: int [B, length]. Raises UnknownLookupError with the nearest names."""
+        if name not in self._tokens:
+            raise UnknownLookupError(_unknown(name, self._tokens, kind="text"))
+        return self._tokens[name]
 
     def stack(self, names: Sequence[str]) -> Tensor:
         """Pooled lookups of one width as [B, F, E].
@@ -246,10 +271,11 @@ def embed(
         blocks=[group.block for group in found],
         sequences=[group.sequences for group in found],
         masks=[group.masks for group in found],
+        tokens=[torch.from_numpy(tokens) for tokens in batch.tokens],
     )
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown(name: str, known: Iterable[str], *, kind: str = "lookup") -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names
-    return f"there is no lookup {name!r} in this job; nearest: {', '.join(near) or '(the job has no lookups)'}"
+    return f"there is no {kind} {name!r} in this job; nearest: {', '.join(near) or f'(the job has no {kind}s)'}"

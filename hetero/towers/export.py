@@ -3,6 +3,7 @@
     dense f32 [B, D]
     blocks[g] f32 [B, F, E]       pooled lookups of each group          ->  probabilities f32 [B]
     sequences[g][s] f32 [B, L, E], masks[g][s] bool [B, L]
+    tokens[t] i32 [B, T]          of jobs with texts
 
 B and every sequence's L are free. Inside the graph are torch's own operations alone: towers choose their plain form
 while `torch.compiler.is_exporting()`, which agrees with the one they train in but for rounding.
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from hetero.errors import TowerError
 from hetero.records import JobSpec, Pooling
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings
+from hetero.towers.outputs import TowerOutput
 
 _EXAMPLE_ROWS, _EXAMPLE_LENGTH = 4, 3
 
@@ -37,9 +39,11 @@ class ScoringTower(nn.Module):
         blocks: Sequence[Tensor],
         sequences: Sequence[Sequence[Tensor]],
         masks: Sequence[Sequence[Tensor]],
+        tokens: Sequence[Tensor] = (),
     ) -> Tensor:
-        embeddings = Embeddings(self._layout, blocks=blocks, sequences=sequences, masks=masks)
-        logits: Tensor = self.module(dense, embeddings)
+        embeddings = Embeddings(self._layout, blocks=blocks, sequences=sequences, masks=masks, tokens=tokens)
+        found = self.module(dense, embeddings)
+        logits: Tensor = found.logits if isinstance(found, TowerOutput) else found
         return torch.sigmoid(logits.float()).reshape(dense.shape[0])
 
 
@@ -72,7 +76,9 @@ def _example(job: JobSpec) -> tuple[Any, ...]:
         blocks.append(torch.zeros(rows, pooled, group.dim))
         sequences.append([torch.zeros(rows, length, group.dim) for _ in range(sequence_count)])
         masks.append([torch.ones(rows, length, dtype=torch.bool) for _ in range(sequence_count)])
-    return torch.zeros(rows, len(job.train.dense)), blocks, sequences, masks
+    tokens = [torch.zeros(rows, text.length, dtype=torch.int32) for text in job.train.texts]
+    example = (torch.zeros(rows, len(job.train.dense)), blocks, sequences, masks)
+    return (*example, tokens) if tokens else example
 
 
 def _free_shapes(job: JobSpec) -> tuple[Any, ...]:
@@ -82,7 +88,8 @@ def _free_shapes(job: JobSpec) -> tuple[Any, ...]:
         lengths = [torch.export.Dim(f"length_{number}_{index}") for index in range(_counts(job, number)[1])]
         blocks.append({0: rows})
         sequences.append([{0: rows, 1: length} for length in lengths])
-    return {0: rows}, blocks, sequences, sequences
+    shapes = ({0: rows}, blocks, sequences, sequences)
+    return (*shapes, [{0: rows} for _ in job.train.texts]) if job.train.texts else shapes
 
 
 def _counts(job: JobSpec, group: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hetero.errors import HeteroError, TowerError
 from hetero.records import TowerSpec
@@ -21,6 +21,7 @@ from hetero.towers.din import DIN
 from hetero.towers.dlrm import DLRM
 from hetero.towers.embeddings import TowerInputs
 from hetero.towers.fm import FM, DeepFM
+from hetero.towers.joint import Joint
 from hetero.towers.logistic_regression import LogisticRegression
 from hetero.towers.wide_and_deep import WideAndDeep
 
@@ -32,6 +33,7 @@ BUILT_IN: Mapping[str, type[nn.Module]] = {
     "dlrm": DLRM,
     "dcn_v2": DCNv2,
     "din": DIN,
+    "joint": Joint,
 }
 
 
@@ -49,7 +51,7 @@ def build_tower_class(
     """Build `cls(inputs, **args)` on the CPU; its first weights are a function of `seed`.
 
     Torch's CPU generator is seeded while the tower is built and put back afterwards. The class is any
-    `nn.Module` whose `forward(dense [B, D], embeddings: Embeddings)` returns logits, [B] or [B, 1].
+    `nn.Module` whose `forward(dense [B, D], embeddings: Embeddings)` returns logits, [B] or [B, 1], or `TowerOutput`.
     Raises TowerError when `args` do not fit the class, or when it fails to build.
     """
     args = args or {}
@@ -91,23 +93,6 @@ def tower_class(name: str) -> type[nn.Module]:
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise TowerError(f"tower {name!r} is {found!r}; it must be a class derived from torch.nn.Module")
     return found
-
-
-def check_logits(logits: object, rows: int) -> Tensor:
-    """The tower's result as logits [B]. Raises TowerError unless it is a float tensor [rows] or [rows, 1]."""
-    if not isinstance(logits, Tensor):
-        raise TowerError(
-            f"the tower returned {type(logits).__name__}; it must return a tensor of logits, one per row: "
-            f"[{rows}] or [{rows}, 1]"
-        )
-    if tuple(logits.shape) not in {(rows,), (rows, 1)}:
-        raise TowerError(
-            f"the tower returned shape {list(logits.shape)} for a batch of {rows} rows; it must return "
-            f"logits, [{rows}] or [{rows}, 1]"
-        )
-    if not logits.dtype.is_floating_point:
-        raise TowerError(f"the tower returned {logits.dtype}; logits must be floating point")
-    return logits.reshape(rows)
 
 
 def batch_coupled_layers(module: nn.Module) -> list[str]:

@@ -24,12 +24,16 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Blocks [start, stop) of a model of `layers`; the first part embeds, the last has norm and head."""
+    """Blocks [start, stop) of a model of `layers`; the first part embeds, the last has norm and head.
+
+    head: False leaves the head out, where states are wanted and no logits.
+    """
 
     start: int
     stop: int
     first: bool
     last: bool
+    head: bool = True
 
     @staticmethod
     def whole(spec: TransformerSpec) -> Part:
@@ -94,8 +98,10 @@ class Block(nn.Module):
         self.mlp = GatedMlp(spec) if spec.mlp is MlpKind.GATED else PlainMlp(spec)
         self.dropout = nn.Dropout(spec.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x [B, T, D]. mask: bool, which keys may be looked at, to be broadcast to [B, H, T, T]; None for all."""
+        normed = self.attention_norm(x)
+        x = x + self.dropout(self.attention(normed) if mask is None else self.attention(normed, mask=mask))
         y: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
         return y
 
@@ -121,22 +127,29 @@ class Transformer(nn.Module):
         self.spec = spec
         self.part = part or Part.whole(spec)
         rotary = rotary_of(spec)
-        own_head = self.part.last and not spec.tied
-        self.embed = Embedding(spec, part=self.part) if self.part.first or (self.part.last and spec.tied) else None
+        has_head = self.part.last and self.part.head
+        own_head = has_head and not spec.tied
+        self.embed = Embedding(spec, part=self.part) if self.part.first or (has_head and spec.tied) else None
         self.blocks = nn.ModuleDict(
             {str(number): Block(spec, rotary=rotary) for number in range(self.part.start, self.part.stop)}
         )
         self.norm = norm_of(spec) if self.part.last else None
         self.head = nn.Linear(spec.width, spec.vocabulary, bias=False) if own_head else None
-        self.tied_head = TiedHead() if self.part.last and spec.tied else None
+        self.tied_head = TiedHead() if has_head and spec.tied else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.part.first and self.embed is not None:
             x = self.embed(x)
+        return self.scores(self.encode(x))
+
+    def encode(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Through blocks and norm, [B, T, D] -> [B, T, D]. mask: see `Block`; of a model that looks both ways."""
         for block in self.blocks.values():
-            x = block(x)
-        if self.norm is not None:
-            x = self.norm(x)
+            x = block(x) if mask is None else block(x, mask)
+        return x if self.norm is None else self.norm(x)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """States [..., D] to logits [..., V]; as they are where the part has no head."""
         if self.head is not None:
             x = self.head(x)
         if self.tied_head is not None and self.embed is not None:

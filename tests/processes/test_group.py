@@ -23,7 +23,7 @@ from tests.support.ranks import on_ranks
 
 
 def group_of(rank: int, size: int, meet: Rendezvous, *, deadline_s: float = 20.0) -> CollectiveGroup:
-    return CollectiveGroup(meet, rank=rank, size=size, deadline_s=deadline_s, device=torch.device("cpu"))
+    return CollectiveGroup.meet(meet, rank=rank, size=size, deadline_s=deadline_s, device=torch.device("cpu"))
 
 
 def summed(rank: int, size: int, meet: Rendezvous) -> np.ndarray:

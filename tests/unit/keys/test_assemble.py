@@ -101,6 +101,11 @@ def splits(draw: st.DrawFn, *, rows: int | None = None, layout: tuple[bool, ...]
         sparse=tuple(sparse),
         gauc_ids=random.integers(0, 9, count).astype(np.uint64) if flags[6] else None,
         malformed=(),
+        tokens=(
+            random.integers(-1, 9, (count, 3)).astype(np.int32),
+            random.integers(-1, 9, (count, 1)).astype(np.int32),
+        ),
+        tasks=random.choice(np.array([0, 1, np.nan], np.float32), (count, 2)) if flags[6] else None,
     )
 
 
@@ -137,8 +142,10 @@ def cells_of(bags: Bags, unique: GroupBatch, *, count: int) -> list[Cell]:
 
 
 def assert_batch_is(batch: Batch, job: JobSpec, split: ParsedSplit, rows: range, *, in_order: bool) -> None:
-    for name in ("labels", "weights", "dense", "gauc_ids"):
-        got, whole = getattr(batch, name), getattr(split, name)
+    columns = [
+        (getattr(batch, name), getattr(split, name)) for name in ("labels", "weights", "dense", "gauc_ids", "tasks")
+    ]
+    for got, whole in [*columns, *zip(batch.tokens, split.tokens, strict=True)]:
         assert (got is None) == (whole is None)
         if got is not None:
             np.testing.assert_array_equal(got, whole[rows.start : rows.stop])
@@ -207,6 +214,8 @@ def joined(parts: Sequence[ParsedSplit]) -> ParsedSplit:
         sparse=tuple(column(number) for number in range(4)),
         gauc_ids=gauc_ids,
         malformed=(),
+        tokens=tuple(np.concatenate(texts) for texts in zip(*(part.tokens for part in parts), strict=True)),
+        tasks=rows("tasks"),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from hetero.errors import DeadlineError, NoRoomError, PeerLostError
 from hetero.loops.recovery import Action, Counts, Decision, Loss, Recovery, RecoveryLog, Room, decide
 from hetero.records import JobSpec, NodePlace, RoleSpec, ShareSpec
+from hetero.records.mesh import MeshSpec
 from tests.support.jobs import data_spec, small_job, write_data
 
 
@@ -187,6 +188,13 @@ def test_who_was_lost_travels_with_the_error() -> None:
     for kind in (PeerLostError, DeadlineError):
         error = pickle.loads(pickle.dumps(kind("tower/0 is gone", role="tower/0")))
         assert (type(error), str(error), error.role) == (kind, "tower/0 is gone", "tower/0")
+
+
+def test_a_text_half_keeps_a_data_way_for_each_tower(job: JobSpec) -> None:
+    meshed = replace(job, tower=replace(job.tower, mesh=MeshSpec(pp=2, dp=2)))
+    fewer = Counts(readers=1, servers=1, towers=1).put_in(meshed)
+    assert fewer.tower.mesh == MeshSpec(pp=2, dp=1)
+    assert Counts(readers=1, servers=1, towers=1).put_in(job).tower.mesh is None
 
 
 def test_below_the_least_numbers_the_run_waits_for_nodes(job: JobSpec) -> None:

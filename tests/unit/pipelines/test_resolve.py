@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from hetero.data.token_store import write_tokens
 from hetero.errors import JobError
 from hetero.records import (
     DenseFeature,
@@ -21,13 +23,17 @@ from hetero.records import (
     InitSpec,
     JobSpec,
     LookupSpec,
+    PartSpec,
     Pooling,
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
     StorageSpec,
+    TextFeature,
     TowerSpec,
 )
+from hetero.records.mesh import LrSchedule, MeshSpec
+from pipelines.build import check_tower
 from pipelines.job import Job, complete, dump_resolved, load_job, resolve
 
 
@@ -227,3 +233,65 @@ def test_resolving_says_nothing_about_absolute_paths(data: Path) -> None:
     """The data package names a missing file; only a relative one has two places to name."""
     gone = os.path.join(data, "gone.parquet")
     assert resolve(make(data, data={"train": gone})).train.paths == (gone,)
+
+
+def joint(folder: Path, **tower: Any) -> Job:
+    """A job of text and clicks whose tokenizer lies beside the data."""
+    write_tokens(folder / "tokens", [np.arange(30) % 20], tokenizer="char", vocabulary=20, mask=19)
+    text = {"name": "query", "column": "tokens", "length": 12, "tokenizer": str(folder / "tokens")}
+    sparse = [{"name": "user"}]
+    args = {"transformer": {"layers": 2, "width": 16, "heads": 2}}
+    return make(
+        folder,
+        features={"sparse": sparse, "text": [text]},
+        tables=[{"name": "deep", "dim": 4}],
+        tower={"name": "joint", "args": args, **tower},
+        roles={"towers": 2},
+    )
+
+
+def test_texts_parts_and_mesh_are_resolved(data: Path) -> None:
+    optimizer = {"name": "adamw", "lr": 0.5, "warmup": 3, "schedule": "linear", "steps": 9, "clip": 1.0}
+    part = {"name": "text", "optimizer": optimizer, "freeze": True, "from": "runs/x"}
+    job = complete(joint(data, parts=[part], mesh={"pp": 2, "tp": 2}))
+    spec = resolve(job)
+    assert spec.train.texts == (TextFeature(name="query", column="tokens", length=12, vocabulary=20, mask=19),)
+    assert spec.tower.parts == (
+        PartSpec(
+            name="text",
+            lr=0.5,
+            warmup=3,
+            schedule=LrSchedule.LINEAR,
+            steps=9,
+            clip=1.0,
+            frozen=True,
+            start=os.path.abspath("runs/x"),
+        ),
+    )
+    assert spec.tower.mesh == MeshSpec(pp=2, dp=2, tp=2, micro_batches=2)
+    check_tower(spec)
+    (data / "tokens" / "meta.json").unlink()  # a complete job needs the tokenizer no more
+    (data / "job.yaml").write_text(dump_resolved(job))
+    assert resolve(load_job(data / "job.yaml")) == spec
+
+
+def test_a_folder_without_a_tokenizer_is_named(data: Path) -> None:
+    job = joint(data)
+    (data / "tokens" / "meta.json").unlink()
+    with pytest.raises(JobError, match=r"features.text\[0\].tokenizer: .* holds no tokens"):
+        resolve(job)
+
+
+@pytest.mark.parametrize(
+    ("tower", "said"),
+    [
+        ({"mesh": {"pp": 3}}, r"mesh.pp: 3 stages .* of 2 blocks"),
+        ({"mesh": {"tp": 4}}, "kv_heads 2 does not divide by tp 4"),
+        ({"mesh": {"pp": 2}, "args": {"pooling": "cls"}}, "texts are pooled by `mean`, without a `masked` loss"),
+        ({"mesh": {"pp": 2}, "args": {"masked": {}}}, "texts are pooled by `mean`, without a `masked` loss"),
+    ],
+)
+def test_a_mesh_that_a_text_half_cannot_lie_on_is_refused(data: Path, tower: dict[str, Any], said: str) -> None:
+    args = {"transformer": {"layers": 2, "width": 16, "heads": 2}, **tower.pop("args", {})}
+    with pytest.raises(JobError, match=said):
+        check_tower(resolve(joint(data, args=args, **tower)))

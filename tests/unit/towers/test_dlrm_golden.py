@@ -18,7 +18,8 @@ from torch import nn
 from hetero.records import F32, Batch, JobSpec, TowerSpec
 from hetero.towers.dlrm import DLRM
 from hetero.towers.embeddings import EmbeddingLayout, embed, tower_inputs
-from hetero.towers.registry import build_tower, check_logits
+from hetero.towers.outputs import check_logits
+from hetero.towers.registry import build_tower
 from tests.unit.towers.tower_batches import Cell, Lookup, make_batch, make_job
 
 TABLES = 3

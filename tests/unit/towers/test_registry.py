@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 
 from hetero.errors import TowerError
 from hetero.records import Pooling, TowerSpec
-from hetero.towers.embeddings import Embeddings, LookupInput, TowerInputs, embed, tower_inputs
-from hetero.towers.registry import BUILT_IN, batch_coupled_layers, build_tower, build_tower_class, check_logits
+from hetero.towers.embeddings import Embeddings, LookupInput, TextInput, TowerInputs, embed, tower_inputs
+from hetero.towers.outputs import check_logits
+from hetero.towers.registry import BUILT_IN, batch_coupled_layers, build_tower, build_tower_class
 from tests.unit.towers.tower_batches import Lookup, make_sample
 
 INPUTS = TowerInputs(2, (LookupInput("w", 1), LookupInput("user", 4), LookupInput("item", 4)))
@@ -68,7 +70,13 @@ def test_every_built_in_tower_builds_by_name() -> None:
     for name, cls in BUILT_IN.items():
         wide_only = name == "logistic_regression"
         inputs = TowerInputs(2, INPUTS.lookups[:1] if wide_only else (*INPUTS.lookups, history))
-        args: dict[str, object] = {"pairs": [["item", "history"]]} if name == "din" else {}
+        needed: dict[str, dict[str, object]] = {
+            "din": {"pairs": [["item", "history"]]},
+            "joint": {"transformer": {"layers": 1, "width": 8, "heads": 2}},
+        }
+        args = needed.get(name, {})
+        if name == "joint":
+            inputs = replace(inputs, texts=(TextInput("title", 4, 11),))
         assert type(build_tower(TowerSpec(name=name, args=args), inputs, seed=0)) is cls
 
 

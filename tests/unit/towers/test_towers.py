@@ -15,7 +15,8 @@ from hetero.towers.din import TargetAttention
 from hetero.towers.embeddings import LookupInput, TowerInputs, embed, tower_inputs
 from hetero.towers.fm import pairwise_dots
 from hetero.towers.layers import MLP
-from hetero.towers.registry import build_tower, check_logits
+from hetero.towers.outputs import check_logits
+from hetero.towers.registry import build_tower
 from tests.unit.towers.tower_batches import Lookup, Sample, Value, make_sample
 
 WIDE_FIRST = (
