@@ -26,6 +26,7 @@ from hetero.exchange.sources import RowSource
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.hardware.tower_device import tower_device
 from hetero.keys.routing import Routing
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.cuts import CutRule, Taken, TowerCuts
@@ -110,6 +111,7 @@ class TowerActor:
         self._is_training = False
         self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
+        self._place = tower_device(context.job.device, window_bytes=context.job.window_bytes)
         warm_tower_kernels(context.job)
 
     @ray.method(concurrency_group="control")
@@ -123,7 +125,7 @@ class TowerActor:
 
     def fast_bf16(self) -> FastBf16:
         """Whether this tower's device multiplies bf16 matrices in hardware."""
-        return fast_bf16_here()
+        return fast_bf16_here(self._place.kind)
 
     def join(self, peers: Peers, rendezvous: Rendezvous | None, precision: Precision) -> None:
         """Build the model and meet the other towers, who take the same precision. Raises TowerError, JobError."""
@@ -134,13 +136,13 @@ class TowerActor:
                 rank=self._index,
                 size=self._job.towers.count,
                 deadline_s=self._job.deadline_s + self._context.reader_patience_s,  # another may wait for its reader
-                device=torch.device("cpu"),
+                device=self._place.device,
             )
         servers = [RemoteServer(peer) for peer in peers.servers]
         client = ShardedRowClient(
             self._job, tower=self._index, servers=servers, clock=self._clock, connect=self._servers_of
         )
-        module = make_tower(self._job, tower_class=self._context.tower_class)
+        module = make_tower(self._job, tower_class=self._context.tower_class).to(self._place.device)
         dense = dense_side(
             self._job,
             tower=self._index,
@@ -150,7 +152,15 @@ class TowerActor:
             group=group,
             clock=self._clock,
         )
-        tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
+        tower = Tower(
+            self._job,
+            module=module,
+            client=client,
+            dense=dense,
+            clock=self._clock,
+            precision=precision,
+            place=self._place,
+        )
         move = TowerMove(client, self._servers_of)
         readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
         self._state = _Joined(tower=tower, peers=peers, readers=readers, client=client, group=group, move=move)
@@ -190,6 +200,8 @@ class TowerActor:
             windows=feed,
             clock=self._clock,
             traffic=state.client.traffic,
+            device=self._place.device if self._place.holds_rows else None,
+            background=True,
         )
         try:
             return self._train(state, self._stream(state, feed), leased)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import Tensor
+
 from hetero.exchange.client import PushSummary, RowClient
+from hetero.exchange.device_copies import as_tensors, on_host
 from hetero.exchange.messages import Purpose
-from hetero.records import F32, Batch, BatchSpec
+from hetero.records import Batch, BatchSpec
 
 
 class RowSource(Protocol):
     """What a tower's step needs of the sparse side."""
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
-        """Weights of the batch's unique rows, per group float32 [U, E], writable."""
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
+        """Weights of the batch's unique rows, per group float32 [U, E], in memory of their own, where rows are held."""
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        """Hand over merged gradients, per group float32 [U, E]; rows rejected as far as known now."""
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        """Hand over merged gradients, per group float32 [U, E], from any device; rows rejected as far as known now."""
 
     def deliver(self, steps: int) -> PushSummary:
         """The servers hold every row as it is after `steps` steps when this returns, and training goes on; rows
@@ -50,11 +53,12 @@ class PulledRows:
         self._client = client
         self._towers = towers
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
-        return self._client.pull([group.unique for group in batch.groups], step=spec.step, purpose=Purpose.TRAIN)
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
+        keys = [group.unique for group in batch.groups]
+        return as_tensors(self._client.pull(keys, step=spec.step, purpose=Purpose.TRAIN))
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        self._client.push([group.unique for group in batch.groups], gradients, step=spec.step)
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        self._client.push([group.unique for group in batch.groups], on_host(gradients), step=spec.step)
         return self._client.settle() if self._towers > 1 else self._client.settled()
 
     def deliver(self, steps: int) -> PushSummary:

@@ -23,6 +23,7 @@ from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.hardware.tower_device import tower_device
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
@@ -59,7 +60,8 @@ class LocalRun:
             )
         torch.set_num_threads(job.towers.threads)
         self.job = job
-        self.precision = choose_precision(job.precision, [fast_bf16_here()])
+        self.place = tower_device(job.device, window_bytes=job.window_bytes)
+        self.precision = choose_precision(job.precision, [fast_bf16_here(self.place.kind)])
         self.servers = LocalServers(job)
         self._snapshots = LocalSnapshots(self.servers)
         self._clock = SpanClock()
@@ -70,7 +72,7 @@ class LocalRun:
         self._client = ShardedRowClient(
             job, tower=0, servers=handles, clock=self._clock, connect=None if self._lanes else self.servers.handles
         )
-        module = make_tower()
+        module = make_tower().to(self.place.device)
         dense = dense_side(
             job,
             tower=0,
@@ -87,6 +89,7 @@ class LocalRun:
             dense=dense,
             clock=self._clock,
             precision=self.precision.taken,
+            place=self.place,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -127,6 +130,8 @@ class LocalRun:
                 group=SoleTower(),
                 windows=windowed,
                 clock=self._clock,
+                traffic=self._client.traffic,
+                device=self.place.device if self.place.holds_rows else None,
             )
             self._window_size = windowed.size
             batches = windowed

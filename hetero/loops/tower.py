@@ -21,6 +21,7 @@ from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
+from hetero.hardware.tower_device import ON_HOST, TowerDevice
 from hetero.loops.protocols import BatchStream, Cut
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.uses import with_uses
@@ -29,6 +30,7 @@ from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
 from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
+from hetero.towers.lookup import Backend
 from hetero.towers.losses import batch_loss, row_loss
 from hetero.towers.registry import batch_coupled_layers, check_logits
 
@@ -39,7 +41,8 @@ _MAX_STEPS_NOT_FINITE = 10
 class Tower:
     """A model replica with what it needs to train: rows from a client, a side that updates dense parameters.
 
-    precision: of the module's matrix products, FP32 or BF16, the same on all towers of the group.
+    place: where it computes; the module is there. precision: of the module's matrix products, FP32 or BF16, the same on
+    all towers of the group.
     Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
     """
 
@@ -52,6 +55,7 @@ class Tower:
         dense: DenseSide,
         clock: SpanClock,
         precision: Precision = Precision.FP32,
+        place: TowerDevice = ON_HOST,
     ) -> None:
         coupled, towers = batch_coupled_layers(module), job.towers.count
         if coupled and towers > 1:
@@ -67,6 +71,8 @@ class Tower:
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
         self._row_loss = row_loss(job.tower.loss)
+        self._place = place
+        self._backend = Backend.TORCH if place.holds_rows else Backend.AUTO
         self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource, *, flag: float = 0.0) -> DenseStep:
@@ -80,11 +86,11 @@ class Tower:
             pulled = source.rows(spec, batch)
             self.dense.begin()
         with self.clock.span(Span.TOWER_STEP):
-            rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
-            _seed_dropout(self._job.seed, spec.step, spec.tower)
+            rows = [values.to(self._place.device).requires_grad_() for values in pulled]
+            _seed_dropout(self._job.seed, spec.step, spec.tower, kind=self._place.kind)
             logits = self._forward(batch, rows, is_bf16=self._is_bf16)
-            weights = None if batch.weights is None else torch.from_numpy(batch.weights)
-            labels = torch.from_numpy(batch.labels)
+            weights = None if batch.weights is None else self._there(batch.weights)
+            labels = self._there(batch.labels)
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
@@ -104,8 +110,8 @@ class Tower:
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            logits = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
-            probabilities: F32 = torch.sigmoid(logits.float()).numpy()
+            logits = self._forward(batch, [self._there(values) for values in pulled], is_bf16=False)
+            probabilities: F32 = torch.sigmoid(logits.float()).cpu().numpy()
         return probabilities
 
     def deliver(self, source: RowSource, *, steps: int) -> None:
@@ -128,10 +134,14 @@ class Tower:
         self._note_rejected_dense(self.dense.settle())
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> torch.Tensor:
-        embeddings: Embeddings = embed(batch, rows, self._layout)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
-            logits = self.module(torch.from_numpy(batch.dense), embeddings)
+        embeddings: Embeddings = embed(batch, rows, self._layout, backend=self._backend)
+        with torch.autocast(self._place.kind, dtype=torch.bfloat16, enabled=is_bf16):
+            logits = self.module(self._there(batch.dense), embeddings)
         return check_logits(logits, batch.rows).float()
+
+    def _there(self, values: F32) -> torch.Tensor:
+        """An array as a tensor where this tower computes; on the CPU it shares memory."""
+        return torch.from_numpy(values).to(self._place.device)
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()
@@ -234,16 +244,17 @@ def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], 
         sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions))
 
 
-def _gradient(rows: torch.Tensor) -> F32:
-    if rows.grad is None:
-        return np.zeros(tuple(rows.shape), np.float32)
-    gradient: F32 = rows.grad.numpy()
-    return gradient
+def _gradient(rows: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
 
-def _seed_dropout(seed: int, step: int, tower: int) -> None:
+def _seed_dropout(seed: int, step: int, tower: int, *, kind: str) -> None:
     """Dropout depends on (job seed, step, tower) alone; distinct below 2^12 towers and 2^28 steps.
 
-    Only the generator of the CPU: `torch.manual_seed` leaves word for devices never begun, with a stack trace each.
+    Only the generators of the CPU and of the tower's device: `torch.manual_seed` leaves word for devices never begun,
+    with a stack trace each.
     """
-    torch.default_generator.manual_seed(((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF)
+    mixed = ((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF
+    torch.default_generator.manual_seed(mixed)
+    if kind == "cuda":
+        torch.cuda.manual_seed(mixed)

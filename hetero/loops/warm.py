@@ -90,11 +90,11 @@ def _leased_step(job: JobSpec, batch: Batch) -> None:
     windows = invented_windows(job, [group.unique for group in batch.groups])
     clock = SpanClock()
     leased = LeasedRows(job, client=_NewRows(job), group=SoleTower(), windows=GivenWindows(windows), clock=clock)
-    gradients = tuple(np.zeros(values.shape, np.float32) for values in leased.rows(INVENTED_STEP, batch))
+    gradients = tuple(torch.zeros_like(values) for values in leased.rows(INVENTED_STEP, batch))
     leased.apply(INVENTED_STEP, batch, with_uses(gradients, batch, groups=job.groups))
     leased.finish()
     for rows in gradients:
-        merge_kernel(np.arange(len(rows), dtype=np.int32), rows, np.zeros_like(rows))
+        merge_kernel(np.arange(len(rows), dtype=np.int32), rows.numpy(), np.zeros(tuple(rows.shape), np.float32))
 
 
 class _NewRows:
@@ -103,7 +103,7 @@ class _NewRows:
     def __init__(self, job: JobSpec) -> None:
         self._groups = job.groups
 
-    def lease(self, keys: Sequence[KeySet], *, window: int) -> Pending[tuple[F32, ...]]:
+    def lease(self, keys: Sequence[KeySet], *, window: int, clock: SpanClock | None = None) -> Pending[tuple[F32, ...]]:
         widths = [lease_width(group) for group in self._groups]
         return Done(tuple(np.zeros((len(own), width), np.float32) for own, width in zip(keys, widths, strict=True)))
 

@@ -16,6 +16,8 @@ from hetero.records import TowerSpec
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
 _ADAGRAD_EPS = 1e-8
+_STEP = "step"
+"""Of an optimizer's tensors the one that torch keeps in host memory, but for its fused forms elsewhere."""
 
 
 def _optimizer(spec: TowerSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -113,13 +115,16 @@ class DenseUpdater:
         found: dict[str, dict[str, torch.Tensor]] = {}
         for path, value in state.items():
             name, _, key = path.rpartition("/")
-            found.setdefault(name, {})[key] = value.clone()
+            found.setdefault(name, {})[key] = value
         strange = sorted(set(found) - {name for name, _ in self._named})
         if strange:
             raise DataError(f"dense optimizer: the snapshot has state of {strange[0]}, the tower has no such parameter")
         for name, parameter in self._named:
             if self._optimizer is not None and name in found:
-                self._optimizer.state[parameter] = found[name]
+                self._optimizer.state[parameter] = {
+                    key: value.clone() if key == _STEP else value.to(parameter.device, copy=True)
+                    for key, value in found[name].items()
+                }
 
     def _update(self, flat: torch.Tensor) -> None:
         start = 0

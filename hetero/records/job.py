@@ -10,6 +10,8 @@ from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 DEFAULT_BUCKETS = 4096
 DEFAULT_WINDOW_BYTES = 1 << 30
+HOST_DEVICE = "host"
+"""Towers compute on the CPU, and hold leased rows as arrays in host memory that CPU kernels work on."""
 AUTO_WINDOW = -1
 """A window whose steps are found while training, see `hetero.exchange.window_size`."""
 
@@ -212,7 +214,7 @@ class JobSpec:
     window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
     and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO. storage: None keeps all rows in
     memory. clock: days, for policies that count them. server_schedule: changes of the number of servers while training
-    goes on, by ascending step.
+    goes on, by ascending step. device: HOST_DEVICE, or the torch device on which towers compute and hold leased rows.
     """
 
     name: str
@@ -241,3 +243,4 @@ class JobSpec:
     storage: StorageSpec | None = None
     clock: Clock | None = None
     server_schedule: tuple[ServersAt, ...] = ()
+    device: str = HOST_DEVICE

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from hetero.embedding.policies.rows import PolicyRows
 from hetero.embedding.store import Create
@@ -137,8 +138,8 @@ def _leased(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses], windo
     reads: list[F32] = []
     for step, uses in enumerate(steps):
         spec, batch = _spec(step), _batch(uses)
-        reads += leased.rows(spec, batch)
-        leased.apply(spec, batch, (told(job.groups[0], step, uses),))
+        reads += [part.numpy() for part in leased.rows(spec, batch)]
+        leased.apply(spec, batch, (torch.from_numpy(told(job.groups[0], step, uses)),))
     leased.finish()
     return reads
 
