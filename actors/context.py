@@ -75,8 +75,13 @@ def role_resources(job: JobSpec) -> list[dict[str, float]]:
         {"CPU": 0.1},
         *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
         *[server_resources(job)] * job.servers.count,
-        *[{"CPU": float(job.towers.threads)}] * job.towers.count,
+        *[tower_resources(job)] * job.towers.count,
     ]
+
+
+def tower_resources(job: JobSpec) -> dict[str, float]:
+    """Resources of one tower."""
+    return {"CPU": float(job.towers.threads)} | ({"GPU": 1.0} if job.device == "cuda" else {})
 
 
 @contextmanager

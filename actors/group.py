@@ -165,10 +165,12 @@ class ActorGroup:
     def _create(self, member: Member) -> Any:
         assert self._placement is not None
         bundle = self._bundles[member]
+        resources = role_resources(self.context.job)[bundle]
         options: dict[str, Any] = {
             "name": str(member),
             "namespace": NAMESPACE,
-            "num_cpus": role_resources(self.context.job)[bundle]["CPU"],
+            "num_cpus": resources["CPU"],
+            "num_gpus": resources.get("GPU", 0.0),
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
@@ -223,12 +225,14 @@ def _reserve(job: JobSpec) -> PlacementGroup:
     group: PlacementGroup = placement_group(bundles, strategy="PACK")
     if not group.wait(timeout_seconds=job.deadline_s):
         remove_placement_group(group)
-        needed = sum(bundle["CPU"] for bundle in bundles)
-        total = cast(Any, ray).cluster_resources().get("CPU", 0.0)
-        free = cast(Any, ray).available_resources().get("CPU", 0.0)
+        total, free = cast(Any, ray).cluster_resources(), cast(Any, ray).available_resources()
+        asked = [
+            f"{needed:g} {kind}s, {free.get(kind, 0.0):g} of {total.get(kind, 0.0):g} are free"
+            for kind in ("CPU", "GPU")
+            if (needed := sum(bundle.get(kind, 0.0) for bundle in bundles))
+        ]
         raise NoRoomError(
-            f"the cluster has no room for this run: its {len(bundles)} actors ask for {needed:g} CPUs, {free:g} of "
-            f"{total:g} are free after {job.deadline_s:g} s; lower roles.* in the job, add nodes, or wait for "
-            "other runs"
+            f"the cluster has no room for this run: its {len(bundles)} actors ask for {', and '.join(asked)} after "
+            f"{job.deadline_s:g} s; lower roles.* in the job, add nodes, or wait for other runs"
         )
     return group

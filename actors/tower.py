@@ -42,6 +42,7 @@ from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.spans import SpanClock
+from hetero.optim.device_path import described
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
 from hetero.records import Precision, SnapshotSpec
 from hetero.towers.build import make_tower
@@ -112,7 +113,7 @@ class TowerActor:
         self._scored = Handover()
         torch.set_num_threads(context.job.towers.threads)
         self._place = tower_device(context.job.device, window_bytes=context.job.window_bytes)
-        warm_tower_kernels(context.job)
+        warm_tower_kernels(context.job, place=self._place)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -315,6 +316,7 @@ class TowerActor:
             peak_rss_bytes=peak_rss_bytes(),
             cpu_s=time.process_time(),
             traffic={} if self._state is None else self._state.client.traffic.to_dict(),
+            device=described(self._place),
         )
 
     def _train(self, state: _Joined, stream: BatchStream, source: RowSource) -> StepLog:

@@ -86,6 +86,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         readers=_role(job.roles.readers),
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
+        device=job.roles.towers.device,
         server_schedule=tuple(ServersAt(step=at.step, count=at.count) for at in job.roles.servers.schedule),
         deadline_s=job.run.deadline_s,
         storage=_storage(job.storage),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, Strict, field_validator, model_validator
 
-from hetero.records import DiskIo
+from hetero.records import HOST_DEVICE, DiskIo
 from pipelines.values import Bytes, Count, Flag, Paths, Positive, Section, Text
 
 
@@ -44,12 +44,19 @@ class ServerRole(Role):
         return schedule
 
 
+class TowerRole(Role):
+    """As `Role`. device: where towers compute and hold the rows they lease: `host`, the CPU and its memory with kernels
+    of their own; `cuda`, a CUDA device for each; or another torch device, `cpu` among them, with torch operations."""
+
+    device: Annotated[str, Strict(), Field(pattern=r"^[a-z]+$")] = HOST_DEVICE
+
+
 class Roles(Section):
     """Who takes part, besides the one sequencer."""
 
     readers: Annotated[Role, BeforeValidator(_count)] = Role()
     servers: Annotated[ServerRole, BeforeValidator(_count)] = ServerRole()
-    towers: Annotated[Role, BeforeValidator(_count)] = Role()
+    towers: Annotated[TowerRole, BeforeValidator(_count)] = TowerRole()
 
 
 class Storage(Section):

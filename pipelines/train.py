@@ -32,7 +32,7 @@ from hetero.observe.logs import setup_logging
 from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
-from hetero.records import JobSpec
+from hetero.records import HOST_DEVICE, JobSpec
 from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
@@ -250,7 +250,8 @@ def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baselin
     progress.phase(f"training the baseline, {job.baseline}")
     plain = baseline_job(job)
     spec = resolve(plain)
-    spec = replace(spec, towers=replace(spec.towers, count=1), servers=replace(spec.servers, count=1))
+    one_tower, one_server = replace(spec.towers, count=1), replace(spec.servers, count=1)
+    spec = replace(spec, towers=one_tower, servers=one_server, device=HOST_DEVICE)
     train = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
     warm_kernels(spec)
     with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:
@@ -298,6 +299,7 @@ def _summary(
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
         time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
         precision=report.precision.to_dict(),
+        devices=tuple(tower.device for tower in report.towers),
         window=report.window.to_dict() if report.window else {},
         wait_fraction=1.0 - speed.efficiency if speed else 0.0,
         speed=speed.to_dict() if speed else {},

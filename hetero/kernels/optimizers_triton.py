@@ -53,7 +53,7 @@ def update_at(
     return rejected.bool()
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _update_kernel(
     weights: Any,
     state: Any,

@@ -40,6 +40,7 @@ from hetero.loops.tower import Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
+from hetero.optim.device_path import described
 from hetero.parallel.group import SoleTower
 from hetero.records import JobSpec
 
@@ -199,6 +200,7 @@ class LocalRun:
             peak_rss_bytes=peak,
             cpu_s=cpu_s,
             traffic=self._client.traffic.to_dict(),
+            device=described(self.place),
         )
         self._wait()
         servers = tuple(server.state() for server in self.servers.servers)

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from hetero.hardware.tower_device import TowerDevice
 from hetero.optim.definition import KIND, hyper_array
 from hetero.optim.torch_path import update_at_
 from hetero.records import RowOptimizerSpec
@@ -52,9 +53,13 @@ def why_not_fused() -> str | None:
     return None
 
 
-def how_updated(device: torch.device) -> str:
-    """For people: what updates rows on a device."""
-    if device.type != "cuda":
-        return "torch operations"
+def described(place: TowerDevice) -> str:
+    """For people: where a tower computes, and what updates its leased rows there."""
+    if not place.holds_rows:
+        return place.name
+    if place.kind != "cuda":
+        return f"{place.name}, rows updated by torch operations"
     reason = why_not_fused()
-    return "a Triton kernel" if reason is None else f"torch operations, slower than the kernel: {reason}"
+    if reason is None:
+        return f"{place.name}, rows updated by a Triton kernel"
+    return f"{place.name}, rows updated by torch operations, slower than the kernel: {reason}"

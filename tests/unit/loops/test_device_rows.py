@@ -8,9 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetero.records import AUTO_WINDOW, JobSpec, RoleSpec, RowOptimizer, RowOptimizerSpec
+from hetero.errors import CapacityError, JobError
+from hetero.hardware.tower_device import check_room
+from hetero.records import (
+    AUTO_WINDOW,
+    HOST_DEVICE,
+    JobSpec,
+    RoleSpec,
+    RowOptimizer,
+    RowOptimizerSpec,
+    SnapshotSpec,
+)
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import Finished, finish
+from tests.support.thread_towers import train_towers
+from tests.unit.loops.test_resume import assert_equal, train_on
+from tests.unit.loops.test_two_towers import Poisoned
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +58,47 @@ def test_any_window_gives_them(job: JobSpec, window: int) -> None:
     moved = on_device.report.traffic
     assert (moved["to_device"] > 0) == (moved["from_device"] > 0) == (window != 0)
     assert on_host.report.traffic["to_device"] == 0
+
+
+def test_rows_that_are_rejected_are_named_once_the_device_has_told(job: JobSpec) -> None:
+    job = replace(job, device="cpu", max_steps=8)
+    log = train_towers(job, make=lambda: Poisoned(1)).logs[0]
+    assert np.isnan(log.losses).nonzero()[0].tolist() == [2]
+    on_host = train_towers(replace(job, device=HOST_DEVICE), make=lambda: Poisoned(1)).logs[0]
+    assert log.rejected_rows == on_host.rejected_rows > 0
+    assert log.rejected_examples == on_host.rejected_examples
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+def test_several_towers_equal_one_and_those_in_host_memory(job: JobSpec, towers: int) -> None:
+    several = replace(job, towers=RoleSpec(count=towers), max_steps=20)
+    on_device = train_towers(replace(several, device="cpu")).logs
+    on_host = train_towers(several).logs
+    one = train_towers(replace(job, device="cpu", max_steps=20)).logs[0]
+    for own, theirs in zip(on_device, on_host, strict=True):
+        np.testing.assert_array_equal(own.losses, theirs.losses)
+        np.testing.assert_allclose(own.losses, one.losses, rtol=1e-5)
+
+
+def test_a_run_goes_on_from_its_snapshot_on_a_device_and_off_it(job: JobSpec, tmp_path: Path) -> None:
+    """A snapshot in the middle of a window, gone on from on a device, in host memory, and the other way round."""
+    job = replace(job, max_steps=20)
+    whole = train_on(job, tmp_path / "whole", resumed=False)
+    cut = replace(job, snapshots=SnapshotSpec(every_steps=10, every_s=None), max_steps=14)
+    for first, then in (("cpu", HOST_DEVICE), (HOST_DEVICE, "cpu"), ("cpu", "cpu")):
+        folder = tmp_path / f"{first}-{then}"
+        train_on(replace(cut, device=first), folder, resumed=False)
+        assert_equal(train_on(replace(job, device=then), folder, resumed=True), whole)
+
+
+def test_a_device_that_is_not_there_is_named(job: JobSpec) -> None:
+    with pytest.raises(JobError, match=r"roles.towers.device: there is no device `nonesuch`"):
+        finish(replace(job, device="nonesuch"), in_process=True)
+
+
+def test_a_device_with_too_little_memory_is_told_with_numbers() -> None:
+    with pytest.raises(
+        CapacityError, match="800 bytes for leased rows, but a GPU has 500 of 1000 bytes free, of which"
+    ):
+        check_room(500, 1000, window_bytes=800, name="a GPU")
+    check_room(1000, 1000, window_bytes=800, name="a GPU")
