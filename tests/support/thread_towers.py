@@ -124,7 +124,9 @@ def train_towers(
     row_servers = [RowServer(job) for _ in range(job.servers.count)]
     servers = [LocalServer(cast(RowServer, OneCallAtATime(server))) for server in row_servers]
     meeting = Meeting(job.towers.count)
-    modules = [make_tower(job) if make is None else make() for _ in range(job.towers.count)]  # seeds torch: one thread
+    place = tower_device(job.device, window_bytes=job.window_bytes)
+    made = [make_tower(job) if make is None else make() for _ in range(job.towers.count)]  # seeds torch: one thread
+    modules = [module.to(place.device) for module in made]
 
     towers: list[Tower | None] = [None] * job.towers.count
     traffic = [Traffic() for _ in towers]
@@ -137,7 +139,6 @@ def train_towers(
         dense = dense_side(
             job, tower=rank, module=modules[rank], client=client, servers=servers, group=group, clock=clock
         )
-        place = tower_device(job.device, window_bytes=job.window_bytes)
         tower = Tower(job, module=modules[rank], client=client, dense=dense, clock=clock, place=place)
         towers[rank] = tower
         sequencer, readers = own_reading(job)
