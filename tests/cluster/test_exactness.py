@@ -61,6 +61,20 @@ def test_leased_windows_on_ray(job: JobSpec, in_process: Finished, towers: int, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("towers", [1, 2])
+def test_leased_windows_on_a_device_on_ray(job: JobSpec, in_process: Finished, towers: int) -> None:
+    """Rows are torch tensors of the towers, brought and sent by a thread of its own."""
+    laid_out = replace(job, window=3, servers=RoleSpec(count=2), towers=RoleSpec(count=towers), device="cpu")
+    run = finish(laid_out, in_process=False)
+    if towers == 1:
+        np.testing.assert_array_equal(run.outcome.losses, in_process.outcome.losses)
+    np.testing.assert_allclose(run.outcome.losses, in_process.outcome.losses, rtol=1e-5)
+    assert run.report.rows == in_process.report.rows
+    assert [tower.device for tower in run.report.towers] == ["cpu, rows updated by torch operations"] * towers
+    assert run.report.traffic["to_device"] > 0
+
+
+@pytest.mark.slow
 def test_two_towers_equal_one_of_the_joint_batch(job: JobSpec, in_process: Finished) -> None:
     run = finish(replace(job, towers=RoleSpec(count=2), servers=RoleSpec(count=2)), in_process=False, score=True)
     np.testing.assert_allclose(run.outcome.losses, in_process.outcome.losses, rtol=1e-5)
