@@ -56,6 +56,7 @@ class _Result:
     metrics: MetricReport | None
     auc_bucketed: float | None
     report: RunReport
+    tiers: Mapping[str, int]
     malformed: int
 
 
@@ -203,6 +204,7 @@ def _attempt(
             outcome = run.train(attempt.train, watch=look, snapshots=place, servers=servers)
         if outcome.stopped:
             raise stop.error(_how_to_go_on(outcome, folder=folder))
+        tiers = run.report().tiers if spec.storage else {}  # of training alone, before scoring and the model
         watcher.end(Phase.TRAIN)
         watcher.note_rejected(outcome)
         metrics, auc_bucketed = None, None
@@ -220,6 +222,7 @@ def _attempt(
             metrics=metrics,
             auc_bucketed=auc_bucketed,
             report=run.report(),
+            tiers=tiers,
             malformed=watcher.malformed,
         )
 
@@ -314,7 +317,7 @@ def _summary(
         recoveries=tuple(recovery.to_dict() for recovery in result.recoveries),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
-        tiers=tiers_record(report.tiers, samples=outcome.rows),
+        tiers=tiers_record(result.tiers, samples=outcome.rows - before),
         policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
         malformed=result.malformed,
