@@ -3,9 +3,10 @@
     python -m benchmarks.tier_large [--scale 1.0] [--steps 500] [--folder DIR] [--quick] [--json] [--save]
 
 At scale 1, 40 M rows of dim 128 (21.8 GB of records) and 2 GiB of memory, the index of what is on SSD included; the
-scale multiplies both, and the rows of a batch (1024), and --quick is a tenth. Every row that the data could ask for is there before the first step, put
-in by the loader of snapshots; then a DLRM trains in one process, and takes a snapshot when four fifths of the steps are
-done. A second process takes that up and trains the rest: its losses are the first one's, bit for bit. Memory for tables
+scale multiplies both, and the rows of a batch (1024), and --quick is a tenth. Every row that the data could ask for is
+there before the first step, put in by the loader of snapshots; then a DLRM trains in one process, and takes a snapshot
+when four fifths of the steps are done. A second process takes that up and trains the rest: its losses are the first
+one's, bit for bit. Memory for tables
 is the most that the process has, without the most it had in a few steps from empty tables, their rows left out; disk is
 the files of the store. --folder needs room for about three times the records.
 """

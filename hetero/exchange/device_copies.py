@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hetero.exchange.traffic import Traffic
+from hetero.kernels.pooling_torch import tensor_of
 from hetero.records import F32
 
 
@@ -68,19 +69,21 @@ class Copies:
         """Begin to copy arrays to the device; they may be reused at once."""
         self._traffic.to_device += sum(array.nbytes for array in arrays)
         if self._in is None:
-            return Brought(tuple(torch.tensor(array, device=self.device) for array in arrays), None)
+            return Brought(tuple(self._copied(array) for array in arrays), None)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._in):
-            tensors = tuple(_pinned(array).to(self.device, non_blocking=True) for array in arrays)
+            tensors = tuple(tensor_of(array, device=self.device) for array in arrays)
             done.record(self._in)
         return Brought(tensors, done)
 
     def here(self, array: np.ndarray) -> Tensor:
         """A small array on the device, in the order of the current stream; the host waits for nothing."""
         self._traffic.to_device += array.nbytes
-        if self._in is None:
-            return torch.tensor(array, device=self.device)
-        return _pinned(array).to(self.device, non_blocking=True)
+        return self._copied(array)
+
+    def _copied(self, array: np.ndarray) -> Tensor:
+        """On a device of any kind, never sharing the array's memory."""
+        return torch.tensor(array) if self.device.type == "cpu" else tensor_of(array, device=self.device)
 
     def send(self, tensor: Tensor) -> Landing:
         """Begin to copy a tensor, as the current stream leaves it, to the host. It must not be written to any more."""
@@ -95,16 +98,6 @@ class Copies:
             tensor.record_stream(self._out)
             done.record(self._out)
         return Landing(host, done)
-
-
-def _pinned(array: np.ndarray) -> Tensor:
-    host = torch.empty(array.shape, dtype=_dtype_of(array), pin_memory=True)
-    host.numpy()[...] = array
-    return host
-
-
-def _dtype_of(array: np.ndarray) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, array.dtype)).dtype
 
 
 def on_host(tensors: Sequence[Tensor]) -> tuple[F32, ...]:

@@ -22,6 +22,7 @@ from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.sources import RowSource
 from hetero.hardware.tower_device import ON_HOST, TowerDevice
+from hetero.kernels.pooling_torch import tensor_of
 from hetero.loops.protocols import BatchStream, Cut
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.uses import with_uses
@@ -140,8 +141,8 @@ class Tower:
         return check_logits(logits, batch.rows).float()
 
     def _there(self, values: F32) -> torch.Tensor:
-        """An array as a tensor where this tower computes; on the CPU it shares memory."""
-        return torch.from_numpy(values).to(self._place.device)
+        """An array as a tensor where this tower computes."""
+        return tensor_of(values, device=self._place.device)
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()

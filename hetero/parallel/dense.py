@@ -90,7 +90,7 @@ class DenseUpdater:
         flat[start + 1] = flag
         with self._clock.span(Span.WAIT_TOWERS):
             self._group.sum_(flat)
-        total, flags = float(flat[start]), float(flat[start + 1])
+        total, flags = flat[start:].tolist()
         rejected: tuple[str, ...] = ()
         if _all_finite(flat[:start]):
             self._update(flat)
