@@ -17,8 +17,8 @@ ROWS = (1043, 1044, 1126)
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
-    """51 steps, the last one of 13 rows: it divides neither by the batch size nor by two towers. In fp32: of bf16, which
-    `auto` takes on some machines, nothing is claimed for several towers."""
+    """51 steps, the last one of 13 rows: it divides neither by the batch size nor by two towers. In fp32: of bf16,
+    which `auto` takes on some machines, nothing is claimed for several towers."""
     folder: Path = tmp_path_factory.mktemp("data")
     files = [write_data(folder / f"{n}.parquet", rows=rows, seed=n) for n, rows in enumerate(ROWS)]
     return small_job(data_spec(*files, shuffle=True), precision=Precision.FP32)
