@@ -50,8 +50,12 @@ def tensor_of(array: npt.NDArray[np.generic], *, device: torch.device) -> Tensor
 
     To CUDA it goes through pinned memory: the host does not wait for the copy, and may reuse the array at once.
     """
-    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    if device.type != "cuda":
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+    pinned.numpy()[...] = array
+    return pinned.to(device, non_blocking=True)
 
 
 def pool_forward(rows: Tensor, bags: DeviceBags, *, mean: Bool) -> Tensor:
