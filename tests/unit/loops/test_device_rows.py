@@ -41,16 +41,23 @@ def assert_same_bits(one: Finished, other: Finished) -> None:
     assert one.report.rows == other.report.rows
 
 
-@pytest.mark.parametrize("kind", list(RowOptimizer))
-def test_a_run_on_a_device_gives_the_bits_of_the_servers_optimizers(job: JobSpec, kind: RowOptimizer) -> None:
-    spec = RowOptimizerSpec(kind=kind, l2=0.01, l1=0.02, initial_accumulator=0.1)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        RowOptimizer.ROWWISE_ADAGRAD,
+        RowOptimizer.FTRL,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sgd", "adagrad", "adam")),
+    ],
+)
+def test_a_run_on_a_device_gives_the_bits_of_the_servers_optimizers(job: JobSpec, kind: RowOptimizer | str) -> None:
+    spec = RowOptimizerSpec(kind=RowOptimizer(kind), l2=0.01, l1=0.02, initial_accumulator=0.1)
     job = replace(job, groups=tuple(replace(group, optimizer=spec) for group in job.groups))
     pulled = finish(replace(job, window=0), in_process=True, score=True)
     on_device = finish(replace(job, device="cpu"), in_process=True, score=True)
     assert_same_bits(on_device, pulled)
 
 
-@pytest.mark.parametrize("window", [0, 1, 16, AUTO_WINDOW])
+@pytest.mark.parametrize("window", [0, pytest.param(1, marks=pytest.mark.slow), 16, AUTO_WINDOW])
 def test_any_window_gives_them(job: JobSpec, window: int) -> None:
     on_host = finish(job, in_process=True, score=True)
     on_device = finish(replace(job, device="cpu", window=window), in_process=True, score=True)
@@ -69,7 +76,7 @@ def test_rows_that_are_rejected_are_named_once_the_device_has_told(job: JobSpec)
     assert log.rejected_examples == on_host.rejected_examples
 
 
-@pytest.mark.parametrize("towers", [2, 3])
+@pytest.mark.parametrize("towers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_towers_equal_one_and_those_in_host_memory(job: JobSpec, towers: int) -> None:
     several = replace(job, towers=RoleSpec(count=towers), max_steps=20)
     on_device = train_towers(replace(several, device="cpu")).logs
