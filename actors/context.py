@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import ray
 
+from actors.bundles import cpus_needed
 from actors.naming import NAMESPACE
 from hetero.errors import HeteroError, UserError
 from hetero.hardware.probe import usable_cores
@@ -52,36 +53,6 @@ class RunContext:
         for path in reversed(self.import_paths):
             if path not in sys.path:
                 sys.path.insert(0, path)
-
-
-def cpus_needed(job: JobSpec) -> float:
-    """CPUs the run's actors ask Ray for, in cores; with the most servers that its schedule names."""
-    more = max((at.count for at in job.server_schedule), default=0) - job.servers.count
-    return sum(bundle["CPU"] for bundle in role_resources(job)) + max(0, more) * server_resources(job)["CPU"]
-
-
-def server_resources(job: JobSpec) -> dict[str, float]:
-    """Resources of one server."""
-    return {"CPU": 0.5 * job.servers.threads}
-
-
-def role_resources(job: JobSpec) -> list[dict[str, float]]:
-    """Resources of every actor in the order sequencer, readers, servers, towers.
-
-    A tower computes all the time and asks for its threads; readers and servers are mostly idle beside it (design,
-    section 5) and ask for half of theirs.
-    """
-    return [
-        {"CPU": 0.1},
-        *[{"CPU": 0.5 * job.readers.threads}] * job.readers.count,
-        *[server_resources(job)] * job.servers.count,
-        *[tower_resources(job)] * job.towers.count,
-    ]
-
-
-def tower_resources(job: JobSpec) -> dict[str, float]:
-    """Resources of one tower."""
-    return {"CPU": float(job.towers.threads)} | ({"GPU": 1.0} if job.device == "cuda" else {})
 
 
 @contextmanager
@@ -135,7 +106,15 @@ def _own_pid() -> int:
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError when nothing answers at HOST:PORT; Ray itself would try for minutes. Other forms pass."""
+    """Raises OSError when nothing answers at HOST:PORT; Ray itself would try for minutes. Other forms pass.
+
+    Raises UserError for the address of a dashboard, which `ray job submit` takes too.
+    """
+    if address.startswith(("http://", "https://")):
+        raise UserError(
+            f"--address {address}: is that of the dashboard, to which jobs are submitted; give HOST:PORT of the "
+            "cluster itself (port 6379, unless it was started with another), or use `ray job submit`"
+        )
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()

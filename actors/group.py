@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,14 +14,16 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.bundles import Bundle, bundles_of
 from actors.calls import Answer, as_hetero_error
 from actors.clients import Peer
-from actors.context import THREADS_WAIT, RunContext, role_resources
+from actors.context import THREADS_WAIT, RunContext
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
 from actors.placement import end_actors
-from actors.processes import Process, end_here, end_process, live_nodes, nodes_of
+from actors.processes import Process, end_here, end_process, live_nodes, node_names, nodes_of
 from actors.reader import ReaderActor
+from actors.room import placement_name
 from actors.sequencer import SequencerActor
 from actors.server import ServerActor
 from actors.tower import TowerActor
@@ -34,7 +37,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class ActorGroup:
-    """All actors of a run, named `<run>/<role>/<index>`, each in its own bundle of one placement group.
+    """All actors of a run, named `<run>/<role>/<index>`, in the bundles of one placement group.
 
     roles: only those, for tests of one of them. Raises NoRoomError when the cluster cannot hold them, UserError when
     a run of that name is alive there, PeerLostError or DeadlineError naming an actor that does not start.
@@ -47,10 +50,16 @@ class ActorGroup:
         self._placement: PlacementGroup | None = None
         self._processes: dict[Member, Process] = {}
         try:
-            self._placement = _reserve(context.job)
+            reserved = bundles_of(context.job)
+            self._placement = _reserve(context, reserved)
             self._nodes = nodes_of(self._placement)
-            self._bundles = {member: bundle for bundle, member in enumerate(_members(context.run, context.job))}
-            for member in self._bundles:
+            self._bundles = {
+                Member(context.run, *number): place for place, one in enumerate(reserved) for number in one.members
+            }
+            self._asked = {
+                Member(context.run, *number): asked for one in reserved for number, asked in one.members.items()
+            }
+            for member in sorted(self._bundles, key=lambda each: (list(Role).index(each.role), each.index)):
                 if member.role in roles:
                     self.members[member] = self._create(member)
             self._await_start(list(self.members))
@@ -98,7 +107,16 @@ class ActorGroup:
     def place_of(self, server: int) -> tuple[PlacementGroup, int]:
         """Where a server of the run's start lies: its placement group, and the number of its bundle."""
         assert self._placement is not None
-        return self._placement, 1 + self.context.job.readers.count + server
+        return self._placement, self._bundles[Member(self.context.run, Role.SERVER, server)]
+
+    def resources_of(self, member: Member) -> Mapping[str, float]:
+        """What an actor of the run's start asks for."""
+        return self._asked[member]
+
+    def nodes(self) -> dict[str, str]:
+        """The node of every actor: its address, and the labels it was given."""
+        names = node_names()
+        return {member.short: names.get(process.node, process.node) for member, process in self._processes.items()}
 
     def join(self, member: Member, handle: Any, *, process: Process) -> None:
         """An actor that was made elsewhere takes part from now on."""
@@ -165,12 +183,11 @@ class ActorGroup:
     def _create(self, member: Member) -> Any:
         assert self._placement is not None
         bundle = self._bundles[member]
-        resources = role_resources(self.context.job)[bundle]
         options: dict[str, Any] = {
             "name": str(member),
             "namespace": NAMESPACE,
-            "num_cpus": resources["CPU"],
-            "num_gpus": resources.get("GPU", 0.0),
+            "num_cpus": self._asked[member]["CPU"],
+            "num_gpus": self._asked[member].get("GPU", 0),
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, bundle),
@@ -210,29 +227,67 @@ SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
 }
 
 
-def _members(run: str, job: JobSpec) -> list[Member]:
-    counts = {
-        Role.SEQUENCER: 1,
-        Role.READER: job.readers.count,
-        Role.SERVER: job.servers.count,
-        Role.TOWER: job.towers.count,
-    }
-    return [Member(run, role, index) for role, count in counts.items() for index in range(count)]
-
-
-def _reserve(job: JobSpec) -> PlacementGroup:
-    bundles = role_resources(job)
-    group: PlacementGroup = placement_group(bundles, strategy="PACK")
-    if not group.wait(timeout_seconds=job.deadline_s):
+def _reserve(context: RunContext, bundles: Sequence[Bundle]) -> PlacementGroup:
+    job = context.job
+    group: PlacementGroup = placement_group(
+        [dict(bundle.resources) for bundle in bundles],
+        strategy="PACK",
+        bundle_label_selector=[dict(bundle.labels) for bundle in bundles] if job.nodes else None,
+        name=placement_name(context.run),
+    )
+    if not _room_came(group, job):
         remove_placement_group(group)
-        total, free = cast(Any, ray).cluster_resources(), cast(Any, ray).available_resources()
-        asked = [
-            f"{needed:g} {kind}s, {free.get(kind, 0.0):g} of {total.get(kind, 0.0):g} are free"
-            for kind in ("CPU", "GPU")
-            if (needed := sum(bundle.get(kind, 0.0) for bundle in bundles))
-        ]
-        raise NoRoomError(
-            f"the cluster has no room for this run: its {len(bundles)} actors ask for {', and '.join(asked)} after "
-            f"{job.deadline_s:g} s; lower roles.* in the job, add nodes, or wait for other runs"
-        )
+        raise NoRoomError(_no_room(job, bundles))
     return group
+
+
+def room_deadline_s(job: JobSpec) -> float:
+    """How long a run waits for room on the cluster."""
+    return job.deadline_s if job.room_deadline_s is None else job.room_deadline_s
+
+
+def _room_came(group: PlacementGroup, job: JobSpec) -> bool:
+    """Wait for room; an autoscaler sees what is asked for and starts nodes meanwhile."""
+    whole_s = room_deadline_s(job)
+    soon_s = min(job.deadline_s, whole_s)
+    if group.wait(timeout_seconds=soon_s):
+        return True
+    left_s = whole_s - soon_s
+    if left_s <= 0:
+        return False
+    _LOG.info("no room on the cluster yet; waiting up to %g s more for nodes to come (run.room_deadline_s)", left_s)
+    return bool(group.wait(timeout_seconds=left_s))
+
+
+def _no_room(job: JobSpec, bundles: Sequence[Bundle]) -> str:
+    needed = sum(bundle.resources["CPU"] for bundle in bundles)
+    total = cast(Any, ray).cluster_resources().get("CPU", 0.0)
+    free = cast(Any, ray).available_resources().get("CPU", 0.0)
+    gpus = sum(bundle.resources.get("GPU", 0.0) for bundle in bundles)
+    there_are = cast(Any, ray).cluster_resources().get("GPU", 0.0)
+    said = (
+        f"the cluster has no room for this run: its actors, in {len(bundles)} bundles, ask for "
+        + (f"{gpus:g} GPUs, the cluster has {there_are:g}, and " if gpus else "")
+        + f"{needed:g} CPUs, {free:g} of {total:g} are free after {room_deadline_s(job):g} s"
+    )
+    if not job.nodes:
+        return f"{said}; lower roles.* in the job, add nodes, or wait for them or for other runs (run.room_deadline_s)"
+    asked = Counter(f"{_named(bundle.resources)} on a node with {_named(bundle.labels)}" for bundle in bundles)
+    there = Counter(
+        f"{_named({k: v for k, v in node['Resources'].items() if k in ('CPU', 'GPU')})} with {_named(node['Labels'])}"
+        for node in cast(Any, ray).nodes()
+        if node["Alive"]
+    )
+    return (
+        f"{said}. Asked for: {_counted(asked)}. Nodes that are there: {_counted(there)}. (1) add nodes with those "
+        "labels; (2) plan for the nodes that are there; (3) wait for them or for other runs (run.room_deadline_s)"
+    )
+
+
+def _named(values: Mapping[str, object]) -> str:
+    shown = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
+    return ", ".join(each for each in shown if not each.startswith("ray.io/node-id")) or "any label"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return "; ".join(f"{count} x ({what})" for what, count in counts.items())

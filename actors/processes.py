@@ -35,6 +35,15 @@ def live_nodes() -> dict[str, float]:
     return {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in nodes if node["Alive"]}
 
 
+def node_names() -> dict[str, str]:
+    """Address and labels of every node, Ray's own labels left out, by its id."""
+    names = {}
+    for node in cast(Any, ray).nodes():
+        own = [f"{name}={value}" for name, value in node["Labels"].items() if not name.startswith("ray.io/")]
+        names[node["NodeID"]] = " ".join([node["NodeManagerAddress"], *sorted(own)])
+    return names
+
+
 def nodes_of(placement: PlacementGroup) -> dict[int, str]:
     """The node of every bundle."""
     table = cast(Any, ray).util.placement_group_table(placement)

@@ -11,11 +11,14 @@ from typing import Any, cast
 import ray
 import torch
 
+from actors.metrics import RayMetrics
 from actors.naming import Member
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
 from hetero.loops.deep import DeepLog, DeepRank, Evaluation
 from hetero.loops.pace import Pace
+from hetero.loops.pulses import RolePulses
+from hetero.observe.metrics import Pulse
 from hetero.parallel.group import Rendezvous
 from hetero.parallel.mesh import Mesh, device_named, host_store, join_store
 from hetero.records.deep_job import DeepJobSpec
@@ -35,11 +38,12 @@ class DeepContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankNews:
-    """What the driver learns on each look. step: steps done. evaluation: the newest."""
+    """What the driver learns on each look. step: steps done. evaluation: the newest. pulses: of ranks, as they came."""
 
     step: int
     loss: float | None
     evaluation: Evaluation | None = None
+    pulses: tuple[Pulse, ...] = ()
 
 
 class RankActor:
@@ -55,6 +59,9 @@ class RankActor:
         self._store: Any = None
         self._rank: DeepRank | None = None
         self._news = RankNews(step=0, loss=None)
+        self._log = DeepLog()
+        self._pulses = RolePulses(member.short)
+        self._metrics = RayMetrics(context.run)
         torch.set_num_threads(context.job.threads)
 
     @ray.method(concurrency_group="control")
@@ -92,6 +99,7 @@ class RankActor:
         pace = Pace(_NEWS_EVERY_S)
 
         def after_step(log: DeepLog) -> None:
+            self._log = log
             if pace.due():
                 self._note(log)
 
@@ -102,6 +110,15 @@ class RankActor:
     @ray.method(concurrency_group="control")
     def news(self) -> RankNews:
         return self._news
+
+    @ray.method(concurrency_group="control")
+    def pulse(self) -> Pulse | None:
+        """How this rank stands; None before it has joined."""
+        rank = self._rank
+        if rank is None:
+            return None
+        pulse = self._pulses.of_rank(self._log, spans=rank.clock.so_far(), job=self._context.job)
+        return self._metrics.publish(pulse)
 
     def close(self) -> None:
         """Leave the mesh in order."""

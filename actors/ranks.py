@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from actors.failures import Failure, failure_of, root_of
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
 from actors.placement import end_actors
+from actors.pulses import PulseRounds
 from actors.rank import DeepContext, RankActor, RankNews
 from hetero.errors import CapacityError, DeadlineError, PeerLostError, UserError
 from hetero.loops.deep import DeepLog
@@ -57,6 +59,7 @@ class RankGroup:
         self.context = context
         self.members: dict[Member, Any] = {}
         self._pings = Pings(self.members, deadline_s=context.job.deadline_s)
+        self._rounds = PulseRounds(self.members)
         self._placement: PlacementGroup | None = None
         try:
             self._placement = _reserve(context.job)
@@ -83,6 +86,9 @@ class RankGroup:
         """One long call a rank; the logs in the order of ranks."""
         answers = [self._begin(member, "train", deadline_s=self.context.job.deadline_s) for member in self.members]
         self._watch_over(answers, watch=watch)
+        first = next(iter(self.members))
+        news: Answer[RankNews] = self._begin(first, "news", deadline_s=self.context.job.deadline_s)
+        watch(replace(news.result(), pulses=self._rounds.last()))
         return [answer.result() for answer in answers]
 
     def pid_of(self, index: int) -> int:
@@ -118,7 +124,7 @@ class RankGroup:
             if news is None:
                 news = self._begin(first, "news", deadline_s=self.context.job.deadline_s)
             elif ray.wait([news.ref], timeout=0)[0]:
-                watch(news.result())
+                watch(replace(news.result(), pulses=self._rounds.look()))
                 news = None
 
     def _explained(self, failures: list[Failure], under_way: dict[ray.ObjectRef, Answer[Any]]) -> Exception:

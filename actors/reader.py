@@ -11,13 +11,16 @@ import ray
 
 from actors.clients import Peer, RemoteSequencer
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.sequencer import HeldSplit
+from hetero.loops.pulses import RolePulses
 from hetero.loops.reader import Reader, read_splits, take_over
 from hetero.loops.run import DataPass, RoleReport
 from hetero.loops.warm_keys import warm_reader_kernels
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
 from hetero.records import Batch, KeySet, Piece
 
@@ -34,8 +37,9 @@ class ReaderActor:
         pa.set_io_thread_count(context.job.readers.threads)
         self._job = context.job
         self._index = index
-        self._reader: Reader | None = None
-        self._spans = SpanTotals()
+        self._reading: tuple[Reader | None, SpanTotals] = (None, SpanTotals())  # of this phase; spans of those before
+        self._pulses = RolePulses(f"reader/{index}")
+        self._metrics = RayMetrics(context.run)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -44,8 +48,8 @@ class ReaderActor:
 
     def open(self, data: DataPass) -> None:
         """Begin a phase."""
-        self._keep_spans()
-        self._reader = Reader(self._job, index=self._index, data=data.data, splits=data.splits)
+        reader = Reader(self._job, index=self._index, data=data.data, splits=data.splits)
+        self._reading = (reader, self._kept_spans())
 
     def read(self, sequencer: Peer, life: int) -> None:
         """Read splits until the phase needs no more."""
@@ -64,21 +68,28 @@ class ReaderActor:
         reader = self._opened()
         return tuple(reader.keys(piece) for piece in pieces)
 
+    @ray.method(concurrency_group="control")
+    def pulse(self) -> Pulse:
+        """How this reader stands."""
+        reader, spans = self._reading
+        spans = spans if reader is None else spans + reader.spans_so_far()
+        return self._metrics.publish(self._pulses.of_role(spans))
+
     def role_report(self) -> RoleReport:
-        self._keep_spans()
+        self._reading = (None, self._kept_spans())
         return RoleReport(
             name=f"reader/{self._index}",
-            spans=self._spans,
+            spans=self._reading[1],
             peak_rss_bytes=peak_rss_bytes(),
             cpu_s=time.process_time(),
         )
 
-    def _keep_spans(self) -> None:
-        if self._reader is not None:
-            self._spans = self._spans + self._reader.spans()
-            self._reader = None
+    def _kept_spans(self) -> SpanTotals:
+        reader, spans = self._reading
+        return spans if reader is None else spans + reader.spans()
 
     def _opened(self) -> Reader:
-        if self._reader is None:
+        reader = self._reading[0]
+        if reader is None:
             raise ProtocolError(f"reader {self._index}: asked before a phase was opened")
-        return self._reader
+        return reader

@@ -21,13 +21,15 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.bundles import server_labels, server_resources
 from actors.calls import Answer
 from actors.clients import Peer
-from actors.context import RunContext, server_resources
+from actors.context import RunContext
 from actors.group import SHELLS, ActorGroup
 from actors.moving import MoveNews
 from actors.naming import NAMESPACE, Member, Role
 from actors.processes import Process, nodes_of
+from actors.room import placement_name
 from hetero.errors import CapacityError, DeadlineError, HeteroError, UserError
 from hetero.exchange.moving import Sent
 from hetero.keys.routing import Routing
@@ -217,9 +219,12 @@ class ServerPlaces:
     def __init__(self, group: ActorGroup) -> None:
         self._group = group
         self._job = group.context.job
-        self._of = {member: group.place_of(member.index) for member in group.of(Role.SERVER)}
+        self._of = {
+            member: (*group.place_of(member.index), group.resources_of(member)["CPU"])
+            for member in group.of(Role.SERVER)
+        }
         self.processes: dict[Member, Process] = {}
-        self._free: list[tuple[PlacementGroup, int]] = []
+        self._free: list[tuple[PlacementGroup, int, float]] = []
         self._made: list[PlacementGroup] = []
 
     def start(self, numbers: range, routing: Routing, answer: Any) -> Waiting[dict[Member, Any]]:
@@ -235,7 +240,7 @@ class ServerPlaces:
                 new[member] = yield from self._create(member, routing)
             for member, handle in new.items():
                 pid = yield from answer(_call(member, handle, "ping", deadline_s=_START_DEADLINE_S))
-                placement, bundle = self._of[member]
+                placement, bundle, _ = self._of[member]
                 self.processes[member] = Process(pid=pid, node=nodes_of(placement)[bundle])
         except BaseException:
             for handle in new.values():
@@ -259,7 +264,13 @@ class ServerPlaces:
 
     def _reserve(self, count: int) -> Waiting[None]:
         resources = server_resources(self._job)
-        made: PlacementGroup = placement_group([resources] * count, strategy="PACK")
+        labels = server_labels(self._job)
+        made: PlacementGroup = placement_group(
+            [resources] * count,
+            strategy="PACK",
+            bundle_label_selector=[labels] * count if labels else None,
+            name=placement_name(self._group.context.run),
+        )
         ready, deadline_t = made.ready(), time.monotonic() + self._job.deadline_s
         while not ray.wait([ready], timeout=0.0)[0]:
             if time.monotonic() > deadline_t:
@@ -271,14 +282,13 @@ class ServerPlaces:
                 )
             yield
         self._made.append(made)
-        self._free += [(made, bundle) for bundle in range(count)]
+        self._free += [(made, bundle, resources["CPU"]) for bundle in range(count)]
 
     def _create(self, member: Member, routing: Routing) -> Waiting[Any]:
-        placement, bundle = self._of[member]
         deadline_t = time.monotonic() + _START_DEADLINE_S
         while True:
             try:
-                return _new_server(self._group.context, member, routing, placement=placement, bundle=bundle)
+                return _new_server(self._group.context, member, routing, *self._of[member])
             except ValueError as error:  # the cluster may not know yet that one of that name has ended
                 if time.monotonic() > deadline_t:
                     raise UserError(f"an actor named {member} is alive on this cluster; stop it") from error
@@ -286,13 +296,13 @@ class ServerPlaces:
 
 
 def _new_server(
-    context: RunContext, member: Member, routing: Routing, *, placement: PlacementGroup, bundle: int
+    context: RunContext, member: Member, routing: Routing, placement: PlacementGroup, bundle: int, cpus: float
 ) -> Any:
     shell, extra = SHELLS[Role.SERVER]
     options: Mapping[str, Any] = {
         "name": str(member),
         "namespace": NAMESPACE,
-        "num_cpus": server_resources(context.job)["CPU"],
+        "num_cpus": cpus,
         "max_restarts": 0,
         "max_task_retries": 0,
         "scheduling_strategy": PlacementGroupSchedulingStrategy(placement, bundle),

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from actors.clients import Peer, RemoteReader
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from hetero.errors import ProtocolError
 from hetero.exchange.window_size import WindowChoice, WindowSize
 from hetero.hardware.heap import keep_freed_memory
@@ -20,12 +21,14 @@ from hetero.keys.sequencer import Claim, HeldSplit, InputQuality, Sequencer, Tur
 from hetero.keys.windows import TowerWindow
 from hetero.loops.meeting import Absent, Meetings
 from hetero.loops.protocols import Phase
+from hetero.loops.pulses import RolePulses
 from hetero.loops.reader import make_sequencer
 from hetero.loops.run import DataPass, RoleReport
 from hetero.loops.warm_keys import warm_sequencer_kernels
 from hetero.loops.windows import WindowCutter
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import Span, SpanClock
-from hetero.records import BatchSpec, SplitReport
+from hetero.records import BatchSpec, SharesFrom, SplitReport
 
 T = TypeVar("T")
 
@@ -40,6 +43,7 @@ class SequencerNews:
     steps_total: int | None
     quality: InputQuality
     waiting_for_readers: tuple[int, ...]
+    shares: tuple[SharesFrom, ...] = ()
 
 
 class SequencerActor:
@@ -62,6 +66,8 @@ class SequencerActor:
         self._meetings = Meetings(towers=context.job.towers.count)
         self._phase = 0
         self._clock = SpanClock()
+        self._pulses = RolePulses("sequencer/0")
+        self._metrics = RayMetrics(context.run)
 
     def ping(self) -> int:
         """Answer, with the number of this process."""
@@ -79,6 +85,7 @@ class SequencerActor:
                 max_steps=data.max_steps,
                 towers=self._job.towers.count,
                 start=data.start,
+                shares=self._job.shares if data.phase is Phase.TRAIN else None,
             )
             self._windows = [deque() for _ in range(self._job.towers.count)]
             self._given_back = set()
@@ -86,7 +93,13 @@ class SequencerActor:
         self._readers = [RemoteReader(peer, patience_s=self._patience_s) for peer in readers]
         if self._job.window and data.phase is Phase.TRAIN:
             self._window_size = WindowSize(self._job)
-            cutter = WindowCutter(self._job, next_spec=self._next_spec, readers=self._readers, size=self._window_size)
+            cutter = WindowCutter(
+                self._job,
+                next_spec=self._next_spec,
+                readers=self._readers,
+                size=self._window_size,
+                begin=self._begin_window,
+            )
             threading.Thread(target=self._build_windows, args=(cutter, self._phase), daemon=True).start()
 
     def claim(self, reader: int, life: int) -> Claim:
@@ -176,16 +189,34 @@ class SequencerActor:
     def news(self) -> SequencerNews:
         with self._news:
             sequencer = self._opened()
-            return SequencerNews(sequencer.estimated_steps(), sequencer.drain_quality(), sequencer.waiting_for())
+            return SequencerNews(
+                sequencer.estimated_steps(),
+                sequencer.drain_quality(),
+                sequencer.waiting_for(),
+                sequencer.division.drain_changes(),
+            )
+
+    def ask_shares(self, parts: tuple[int, ...]) -> None:
+        """Divide batches among towers by other parts, from the next window on."""
+        with self._news:
+            self._opened().division.ask(parts)
 
     def window_choice(self) -> WindowChoice | None:
         """How long windows were; None without any."""
         return None if self._window_size is None else self._window_size.choice()
 
+    def pulse(self) -> Pulse:
+        """How the sequencer stands."""
+        return self._metrics.publish(self._pulses.of_role(self._clock.so_far()))
+
     def role_report(self) -> RoleReport:
         return RoleReport(
             name="sequencer/0", spans=self._clock.totals(), peak_rss_bytes=peak_rss_bytes(), cpu_s=time.process_time()
         )
+
+    def _begin_window(self) -> None:
+        with self._news:
+            self._opened().division.begin_window()
 
     def _next_spec(self, tower: int) -> BatchSpec | None:
         with self._news:

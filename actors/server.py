@@ -12,6 +12,7 @@ import ray
 
 from actors.clients import Peer
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from actors.moving import Sender
 from hetero.checkpoint.rows import RowsWritten, read_rows, write_rows
 from hetero.checkpoint.server_rows import ServerSnapshots
@@ -37,8 +38,10 @@ from hetero.exchange.moving import MovedRows, Sent
 from hetero.exchange.server import RowServer, ServerState
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.routing import Routing
+from hetero.loops.pulses import RolePulses
 from hetero.loops.run import RoleReport
 from hetero.loops.warm_rows import warm_server_kernels
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import Span, SpanClock
 from hetero.records import I32
 
@@ -56,6 +59,8 @@ class ServerActor:
         self._snapshots = ServerSnapshots(self._server.stores, context.job, server=index)
         self._clock = SpanClock()
         self._peers: Sequence[Peer] = ()
+        self._pulses = RolePulses(f"server/{index}")
+        self._metrics = RayMetrics(context.run)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -191,6 +196,10 @@ class ServerActor:
     def close(self) -> None:
         """Delete what the server has on disk; no call comes after it."""
         self._server.close()
+
+    def pulse(self) -> Pulse:
+        """How this server stands; in its lane, where nothing changes meanwhile."""
+        return self._metrics.publish(self._pulses.of_server(self._server.use(), spans=self._clock.so_far()))
 
     def role_report(self) -> RoleReport:
         return RoleReport(

@@ -17,7 +17,9 @@ from actors.calls import Answer
 from actors.context import RunContext
 from actors.failures import Failure, failure_of, root_of
 from actors.group import ActorGroup
+from actors.metrics import RayMetrics
 from actors.naming import Role
+from actors.pulses import PulseRounds
 from actors.replacements import Replacements
 from actors.resize import ServerPlaces, ServerResizer
 from actors.sequencer import SequencerNews
@@ -33,11 +35,14 @@ from hetero.keys.routing import Routing
 from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import Phase
+from hetero.loops.pulses import PULSE_EVERY_S, driver_pulse
 from hetero.loops.recovery import Action, Loss, Recovery, RecoveryLog, decide
 from hetero.loops.results import ScoredPart, Scores
 from hetero.loops.run import DataPass, RunProgress, RunReport, Sink, StoreReport, TrainOutcome, Watch, joined_scores
+from hetero.loops.shares import ShareRule, TowerPace
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower_state import ResumePoint
+from hetero.observe.metrics import Pulse
 from hetero.records import JobSpec
 
 _LOOK_EVERY_S = 0.25
@@ -59,13 +64,18 @@ class RayRun:
         if self._recovery.limit:
             context = replace(context, reader_patience_s=context.job.deadline_s + _READER_PATIENCE_S)
         self._step = 0
+        self._loss: float | None = None
         self._store_peak_bytes = 0
         self._steps = 0
         self._spilled_bytes: int | None = 0
+        self._paces: list[TowerPace] = []
         self._group = ActorGroup(context)
         self._places = ServerPlaces(self._group)
         self._routing = Routing.first(buckets=context.job.buckets, servers=context.job.servers.count)
         self._readers = Replacements(self._group)
+        self._rounds = PulseRounds(self._group.members)
+        self._metrics = RayMetrics(context.run)
+        self._driver_pace = Pace(PULSE_EVERY_S)
         try:
             self.precision = self._choose_precision()
             self._connect_towers()
@@ -100,7 +110,10 @@ class RayRun:
         resizer = ServerResizer(self._group, places=self._places, wanted=servers, routing=self._routing)
         keeper = SnapshotKeeper(self._group, place=snapshots, routing=lambda: resizer.routing.version)
 
+        rule = self._share_rule()
+
         def look(progress: RunProgress) -> None:
+            self._divide(rule, progress)
             resizer.look(progress.step)
             keeper.look(progress.step)
             watch(progress)
@@ -120,7 +133,9 @@ class RayRun:
         return TrainOutcome.of(logs, cpu_s=cpu_s, snapshots=keeper.reports, servers=resizer.reports)
 
     def score(self, data: DataPass, *, watch: Watch) -> Scores:
-        return joined_scores(self._run_phase(data, "score", watch))
+        scores = joined_scores(self._run_phase(data, "score", watch))
+        self._metrics.publish(driver_pulse(step=self._step, loss=self._loss, auc=scores.buckets.value()))
+        return scores
 
     def predict(self, data: DataPass, *, sink: Sink, watch: Watch) -> None:
         taken: list[ScoredPart] = []
@@ -149,12 +164,18 @@ class RayRun:
         self._group.call_all(members, "load", folder.absolute(), deadline_s=_FILE_DEADLINE_S)
 
     def report(self) -> RunReport:
-        roles = self._group.call_all(self._group.members, "role_report")
+        group = self._group
+        roles = group.call_all(group.members, "role_report")
         servers = self._group.call_all(self._group.of(Role.SERVER), "state")
         store = StoreReport(peak_bytes=self._store_peak_bytes, spilled_bytes=self._spilled_bytes)
         window = self._group.call(self._group.of(Role.SEQUENCER)[0], "window_choice").result()
         return RunReport(
-            roles=tuple(roles), servers=tuple(servers), precision=self.precision, window=window, store=store
+            roles=tuple(roles),
+            servers=tuple(servers),
+            precision=self.precision,
+            window=window,
+            store=store,
+            nodes=group.nodes(),
         )
 
     @property
@@ -174,6 +195,22 @@ class RayRun:
     def _choose_precision(self) -> PrecisionChoice:
         """One for all towers, from what each of their machines has."""
         return choose_precision(self.job.precision, self._group.call_all(self._group.of(Role.TOWER), "fast_bf16"))
+
+    def _share_rule(self) -> ShareRule | None:
+        """Where shares are to follow the towers' speeds."""
+        if not self.job.shares.measured or self.job.towers.count == 1:
+            return None
+        return ShareRule(batch_size=self.job.batch_size)
+
+    def _divide(self, rule: ShareRule | None, progress: RunProgress) -> None:
+        """Ask for other shares where the towers' paces call for them."""
+        if rule is None:
+            return
+        for change in progress.shares:
+            rule.changed(change)
+        parts = rule.look(self._paces)
+        if parts is not None:
+            self._group.call(self._group.of(Role.SEQUENCER)[0], "ask_shares", parts).result()
 
     def _note_spilled(self, before: int | None, after: int | None) -> None:
         known = self._spilled_bytes is not None and before is not None and after is not None
@@ -212,7 +249,8 @@ class RayRun:
         work = [self._readers.read(reader) for reader in readers]
         results = [group.call(tower, method, *arguments) for tower in towers]
         self._watch_over([*work, *results], data=data, watch=watch)
-        watch(self._look(data.phase))
+        now = self._look(data.phase)
+        watch(replace(now, pulses=(*now.pulses, *self._rounds.last())))
         return [answer.result() for answer in results]
 
     def _watch_over(self, work: Sequence[Answer], *, data: DataPass, watch: Watch) -> None:
@@ -283,15 +321,25 @@ class RayRun:
                 waits[role] = waits.get(role, 0.0) + seconds
         losses = [tower.loss for tower in towers if tower.loss is not None]
         self._step = min(tower.step for tower in towers)
+        self._paces = [TowerPace(step=each.step, rows=each.rows, busy_s=each.busy_s) for each in towers]
+        self._loss = _joint_loss(losses, joint=self.job.mode.joint) if len(losses) == len(towers) else None
         return RunProgress(
             phase=phase,
             step=self._step,
             steps_total=sequencer.steps_total,
             rows=sum(tower.rows for tower in towers),
-            loss=_joint_loss(losses, joint=self.job.mode.joint) if len(losses) == len(towers) else None,
+            loss=self._loss,
             waits=waits,
             quality=sequencer.quality,
+            shares=sequencer.shares,
+            pulses=self._pulses(),
         )
+
+    def _pulses(self) -> tuple[Pulse, ...]:
+        """Of the roles, as they came. The run's own goes to Prometheus alone: the log has its steps."""
+        if self._driver_pace.due():
+            self._metrics.publish(driver_pulse(step=self._step, loss=self._loss))
+        return self._rounds.look()
 
 
 def _joint_loss(losses: Sequence[float], *, joint: bool) -> float:

@@ -14,6 +14,7 @@ import torch
 
 from actors.clients import Peer, RemoteReader, RemoteSequencer, RemoteServer, find_server
 from actors.context import RunContext
+from actors.metrics import RayMetrics
 from actors.moving import MoveNews, TowerMove
 from hetero.checkpoint.manifest import FileEntry
 from hetero.checkpoint.snapshot import Snapshot
@@ -34,6 +35,7 @@ from hetero.loops.handover import Handover
 from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream, Cut, SequencerForTower
+from hetero.loops.pulses import RolePulses
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
@@ -41,6 +43,7 @@ from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock
 from hetero.optim.device_path import described
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
@@ -62,12 +65,16 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerNews:
-    """What the driver learns on each look, as of a step shortly before. waits: seconds so far, by role waited for."""
+    """What the driver learns on each look, as of a step shortly before. waits: seconds so far, by role waited for.
+
+    busy_s: seconds of all else.
+    """
 
     step: int
     rows: int
     loss: float | None
     waits: dict[str, float]
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,9 @@ class TowerActor:
         self._digest = ""
         self._is_training = False
         self._scored = Handover()
-        torch.set_num_threads(context.job.towers.threads)
+        torch.set_num_threads(context.job.threads_of_tower(index))
+        self._pulses = RolePulses(f"tower/{index}")
+        self._metrics = RayMetrics(context.run)
         self._place = tower_device(context.job.device, window_bytes=context.job.window_bytes)
         warm_tower_kernels(context.job, place=self._place)
 
@@ -259,6 +268,13 @@ class TowerActor:
         return self._latest
 
     @ray.method(concurrency_group="control")
+    def pulse(self) -> Pulse:
+        """How this tower stands."""
+        log = StepLog() if self._state is None else self._state.tower.log
+        traffic = {} if self._state is None else self._state.client.traffic.to_dict()
+        return self._metrics.publish(self._pulses.of_tower(log, spans=self._clock.so_far(), traffic=traffic))
+
+    @ray.method(concurrency_group="control")
     def ask_cut(self, cut: Cut) -> None:
         """Cut after the step under way, with all towers."""
         self._rule.ask(cut)
@@ -361,7 +377,14 @@ class TowerActor:
     def _note_news(self, tower: Tower) -> None:
         log = tower.log
         loss = log.losses[-1] if log.losses else None
-        self._latest = TowerNews(step=len(log.losses), rows=log.rows, loss=loss, waits=self._clock.totals().waits)
+        spent = self._clock.totals()
+        self._latest = TowerNews(
+            step=len(log.losses),
+            rows=log.rows,
+            loss=loss,
+            waits=spent.waits,
+            busy_s=spent.total_s - spent.wait_s,
+        )
 
     def _note_taken(self, taken: Taken) -> None:
         self._taken = taken

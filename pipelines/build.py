@@ -74,12 +74,22 @@ def cluster_room(placement: Placement) -> Room | None:
     """What the nodes that are alive can hold; None without a cluster."""
     if placement.in_process:
         return None
-    from actors.context import role_resources
+    from actors.bundles import bundles_of
     from actors.processes import live_nodes
 
     return Room(
-        nodes=tuple(live_nodes().values()), demand=lambda job: [bundle["CPU"] for bundle in role_resources(job)]
+        nodes=tuple(live_nodes().values()), demand=lambda job: [bundle.resources["CPU"] for bundle in bundles_of(job)]
     )
+
+
+def room_of_run(name: str, *, placement: Placement) -> Room | None:
+    """What the cluster has for the run of that name, all that others hold left out; None without a cluster."""
+    if placement.in_process:
+        return None
+    from actors.bundles import bundles_of
+    from actors.room import room_of
+
+    return Room(nodes=room_of(name), demand=lambda job: [bundle.resources["CPU"] for bundle in bundles_of(job)])
 
 
 @contextmanager

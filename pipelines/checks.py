@@ -27,6 +27,7 @@ def check(job: Job) -> list[Problem]:
         *_storage(job),
         *_policies(job),
         *_server_schedule(job),
+        *_elastic(job),
     ]
 
 
@@ -90,6 +91,26 @@ def _server_schedule(job: Job) -> Iterator[Problem]:
     for number, at in enumerate(job.roles.servers.schedule):
         if at.count > DEFAULT_BUCKETS:
             yield Problem((*path, number, "count"), f"is {at.count}; at most one server a bucket, {DEFAULT_BUCKETS}")
+
+
+def _elastic(job: Job) -> Iterator[Problem]:
+    elastic, roles = job.roles.elastic, job.roles
+    if elastic is None:
+        return
+    path: Path = ("roles", "elastic")
+    for name in ("readers", "servers", "towers"):
+        bounds, count = getattr(elastic, name), getattr(roles, name).count
+        if bounds is not None and not bounds[0] <= count <= bounds[1]:
+            least, most = bounds
+            yield Problem((*path, name), f"is [{least}, {most}], and roles.{name} begins with {count}; include it")
+    shares = roles.towers.shares
+    for given, what in (
+        (bool(roles.nodes), "roles.nodes says where a fixed number of actors is"),
+        (bool(roles.servers.schedule), "roles.servers.schedule changes their number too"),
+        (bool(shares.first) or shares.replay is not None, "roles.towers.shares divides a batch among a fixed number"),
+    ):
+        if given:
+            yield Problem(path, f"is given, and {what}; leave one of them out")
 
 
 def _by_kind(job: Job) -> tuple[tuple[str, Sequence[Sparse | Dense]], ...]:
@@ -196,6 +217,19 @@ def _roles(job: Job) -> Iterator[Problem]:
             f"{job.train.batch_size} rows a step cannot be dealt to {job.roles.towers.count} towers; raise it, or "
             "lower roles.towers",
         )
+    first = job.roles.towers.shares.first
+    if first and len(first) != job.roles.towers.count:
+        yield Problem(
+            ("roles", "towers", "shares", "first"),
+            f"has {len(first)} numbers for {job.roles.towers.count} towers; give one for each",
+        )
+    for name in ("readers", "servers", "towers") if job.roles.nodes else ():
+        placed = sum(node.count * getattr(node, name) for node in job.roles.nodes)
+        count = getattr(job.roles, name).count
+        if placed != count:
+            yield Problem(
+                ("roles", "nodes"), f"place {placed} {name}, and roles.{name} has {count}; change either, or plan again"
+            )
 
 
 def _modes(job: Job) -> Iterator[Problem]:
@@ -205,6 +239,13 @@ def _modes(job: Job) -> Iterator[Problem]:
             ("train", "window"),
             f"is {train.window}, and train.mode is `{train.mode}`: rows are leased in `sync` only; leave window out or "
             "set it to 0, or set mode to `sync`",
+        )
+    if train.pooling == "server" and (train.mode != "sync" or train.window):
+        yield Problem(
+            ("train", "pooling"),
+            f"is `server`, and train.mode is `{train.mode}` with window {train.window}: servers pool in `sync` without "
+            "windows only, as towers that lease rows have them; set window to 0 and mode to `sync`, or pooling to "
+            "`tower`",
         )
     if train.staleness is not None and train.mode in ("sync", "async"):
         why = "`sync` never reads a stale row" if train.mode == "sync" else "`async` has no bound, it is measured"

@@ -14,6 +14,7 @@ import typer
 
 from hetero import __version__
 from hetero.errors import HeteroError, StoppedError, UserError
+from pipelines.cluster_commands import cluster_app
 from pipelines.data_commands import data_app
 from pipelines.deep_commands import resume_deep, sample, train_deep
 from pipelines.drill_commands import drill
@@ -28,6 +29,8 @@ from pipelines.output import (
     show_error,
     traceback_kept_in,
 )
+from pipelines.plan_commands import plan, probe, profile
+from pipelines.report_commands import dashboard_app, report
 from pipelines.tier_commands import tiers
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -41,6 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(cluster_app, name="cluster")
 
 
 @app.callback(invoke_without_command=True)
@@ -69,7 +73,8 @@ def train(
     servers: Servers = None,
     towers: Towers = None,
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Take the roles of this plan (hetero plan).")
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Take roles, nodes and budgets of this plan (hetero plan)."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest snapshot in the run's folder, if there is one.")
@@ -95,9 +100,9 @@ def train(
     """
     from pipelines.deep_schema import is_deep
     from pipelines.job import load_job, with_counts
-    from pipelines.plan import planned_job
+    from pipelines.plan_file import planned_job
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
 
     output = Output(as_json=as_json)
     refuse_two_places(in_process=in_process, address=address)
@@ -120,7 +125,7 @@ def train(
         summary = loaded.fit(
             run_folder=folder, address=address, in_process=in_process, resume=resume, progress=progress
         )
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 @app.command()
@@ -147,7 +152,7 @@ def resume(
     """
     from pipelines.deep_schema import is_deep_run
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
     from pipelines.resume import resume_run
 
     output = Output(as_json=as_json)
@@ -166,7 +171,7 @@ def resume(
             in_process=in_process,
             progress=progress,
         )
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 @app.command()
@@ -188,66 +193,6 @@ def scale(
     output = Output(as_json=as_json)
     scale_run(run, servers=servers)
     output.result({"run": str(run), "servers": servers}, shown=f"asked {run} to go on with {servers} servers")
-
-
-@app.command()
-def plan(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file (YAML).")],
-    cluster: Annotated[
-        Path, typer.Option("--cluster", metavar="FILE", help="Cluster file (YAML), with facts about the kinds of node.")
-    ],
-    overrides: Overrides = None,
-    throughput: Annotated[
-        float | None,
-        typer.Option("--throughput", metavar="N", min=1e-6, help="Samples a second: find the cheapest plan."),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option("--price", metavar="MONEY", min=0, help="The most to pay an hour: find the fastest plan."),
-    ] = None,
-    rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=0, help="Rows expected in all tables, for their memory.")
-    ] = 0,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", metavar="FILE", help="Measured seconds of tasks (JSON), instead of assumed rates."),
-    ] = None,
-    front: Annotated[bool, typer.Option("--front", help="Also the cheapest plan at each throughput.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Also why each alternative is not taken.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan, for train --plan.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Plan which tasks run on which nodes, and how many of each role. Needs no cluster; the search is exact.
-
-    Without --throughput and --price: the fastest that the cluster's nodes can do.
-
-    [bold]Examples[/]
-
-    [cyan]hetero plan examples/criteo_like_dlrm.yaml --cluster cluster.yaml --front[/]
-
-    [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
-    """
-    from pipelines.deep_schema import is_deep
-    from pipelines.job import load_job
-    from pipelines.plan_command import planned
-
-    output = Output(as_json=as_json)
-    if is_deep(job):
-        raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
-    loaded = load_job(job, overrides=overrides or ())
-    result = planned(
-        loaded,
-        job_path=job,
-        cluster_path=cluster,
-        throughput=throughput,
-        price=price,
-        rows=rows,
-        profile=profile,
-        with_front=front,
-        with_alternatives=explain,
-        out=out,
-    )
-    output.result(result.to_dict(), shown=result.shown())
 
 
 @app.command()
@@ -276,10 +221,15 @@ def evaluate(
     output.result(scores.to_dict(), shown=scores_report(scores, of=", ".join(data or ["test data"])))
 
 
+app.command()(plan)
+app.command()(probe)
+app.command()(profile)
 app.command()(sample)
 app.command()(drill)
 add_model_commands(app)
 app.command()(tiers)
+app.command(name="report")(report)
+app.add_typer(dashboard_app, name="dashboard")
 
 
 @app.command()
@@ -315,12 +265,12 @@ def demo(
     """
     from pipelines.demo import run_demo
     from pipelines.progress import progress_for
-    from pipelines.report import report
+    from pipelines.report import report as tables
 
     output = Output(as_json=as_json)
     with traceback_kept_in(run), progress_for(output.console, silent=as_json) as progress:
         summary = run_demo(progress=progress, run_folder=run)
-    output.result(summary.to_dict(), shown=report(summary))
+    output.result(summary.to_dict(), shown=tables(summary))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from hetero.errors import DataError
 from hetero.loops.deep import DeepLog
-from hetero.observe.run_folder import write_json
+from hetero.observe.run_folder import read_json, write_json
 from hetero.parallel.mesh import place_of
 from hetero.parallel.traffic import WORLD
 from hetero.records.deep_job import DeepJobSpec
@@ -29,7 +30,8 @@ class DeepSummary:
     losses: nats a token. tokens_per_s: by the median step. matrix_flops: FLOP/s of plain matrix products, all ranks at
     once. mfu: tokens_per_s * flops_per_token / matrix_flops, [0, 1]. bubble: share of forward and backward that the
     ranks of each pipeline stage waited. sent_bytes: of one step, all ranks, by axis of the mesh and by link (`node`: a
-    group on one machine, or `network`). peak_bytes: by rank, of the process or its device.
+    group on one machine, or `network`). peak_bytes: by rank, of the process or its device. seconds: where the ranks'
+    time went, all of them together, by span.
     """
 
     name: str
@@ -57,6 +59,7 @@ class DeepSummary:
     restarts: Sequence[str] = ()
     snapshot: str | None = None
     time_to_first_step_s: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
     losses: str | None = None
     kind: str = "deep"
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +74,16 @@ class DeepSummary:
     def write(self, path: Path) -> None:
         """Write `summary.json`, whole or not at all."""
         write_json(path, self.to_dict())
+
+    @staticmethod
+    def read(path: Path) -> DeepSummary:
+        """The summary in a file; keys that a later version added are left out. Raises DataError."""
+        record = read_json(path)
+        known = {entry.name for entry in fields(DeepSummary)}
+        try:
+            return DeepSummary(**{name: value for name, value in record.items() if name in known})  # type: ignore[arg-type]
+        except TypeError as error:
+            raise DataError(f"{path}: is no summary of a deep run ({error})") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +142,13 @@ def _crosses(job: DeepJobSpec, logs: Sequence[DeepLog], rank: int, axis: str) ->
 def deep_report(summary: DeepSummary) -> Table:
     """The summary as a person reads it."""
     table = Table(title=summary.name, show_header=False, title_justify="left")
+    for name, value in deep_facts(summary).items():
+        table.add_row(name, value)
+    return table
+
+
+def deep_facts(summary: DeepSummary) -> dict[str, str]:
+    """What there is to say of a run, in words."""
     peaks = list(summary.peak_bytes.values())
     rows = {
         "mesh": summary.mesh,
@@ -146,10 +166,7 @@ def deep_report(summary: DeepSummary) -> Table:
         "seconds": f"{summary.wall_s:,.0f}",
         "run folder": summary.run_folder,
     }
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, value)
-    return table
+    return {name: value for name, value in rows.items() if value}
 
 
 def _loss(value: float | None) -> str:

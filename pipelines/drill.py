@@ -20,7 +20,7 @@ from types import FrameType
 
 import numpy as np
 
-from actors.context import cpus_needed
+from actors.bundles import cpus_needed
 from actors.faults import DrillCluster, Fault, drill_cluster, inflict
 from actors.naming import Role
 from hetero.errors import DeadlineError, HeteroError, JobError, PeerLostError
@@ -172,13 +172,14 @@ def drill(
 
 
 def hardened(job: Job, *, folder: Path) -> Job:
-    """The job as drills run it: short deadlines, no baseline, snapshots in time, and recoveries for every hit."""
+    """The job as drills run it: short deadlines, no baseline, snapshots in time, enough recoveries, any nodes."""
     record = job.model_dump(mode="json", by_alias=True)
     record["baseline"] = None
     record["run"].update(
         folder=str(folder), deadline_s=min(job.run.deadline_s, _DEADLINE_S), recoveries=max(job.run.recoveries, 20)
     )
     record["snapshots"].update(folder=None)
+    record["roles"]["nodes"] = []
     return Job(**record)
 
 

@@ -44,6 +44,7 @@ def evaluate_run(
     if wanted is None:
         raise UserError(f"{folder.resolved_job}: data.test: the job has no test data; give some with --data")
     scored = DataPass.open(wanted, phase=Phase.TEST)
+    spec = replace(spec, nodes=())  # where there is room: it may be another cluster than the one that trained
     if in_process:
         spec = replace(spec, towers=replace(spec.towers, count=1), device=HOST_DEVICE)
     warm_kernels(spec)

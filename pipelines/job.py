@@ -173,6 +173,8 @@ def baseline_job(job: Job) -> Job:
     raw["tower"] = {"name": job.baseline, "optimizer": raw["tower"]["optimizer"], "loss": raw["tower"]["loss"]}
     raw["storage"] = {}
     raw["roles"]["servers"]["schedule"] = []
+    raw["roles"]["nodes"] = []
+    raw["roles"]["towers"]["shares"] = {}
     raw["train"].update(mode="sync", staleness=None, geo_scale=None)
     raw.update(name=f"{job.name}.baseline", baseline=None, warm_start=None)
     raw["run"]["folder"] = f"{job.run.folder}/baseline"

@@ -60,20 +60,23 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Dumper.add_representer(str, _text)
 
 
-def read_yaml(path: FilePath) -> tuple[dict[Any, Any], dict[Path, str]]:
+def read_yaml(
+    path: FilePath, *, what: str = "job file", example: str = "examples/movielens.yaml"
+) -> tuple[dict[Any, Any], dict[Path, str]]:
     """The mapping in a YAML file, and where each of its values was written: {("tables", 1, "dim"): "line 12"}.
 
-    Raises JobError when the file cannot be read, is no YAML, names something twice, or is no mapping.
+    what, example: for messages. Raises JobError when the file cannot be read, is no YAML, names something twice, or is
+    no mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise JobError(f"{path}: the job file cannot be read ({reason})") from error
+        raise JobError(f"{path}: the {what} cannot be read ({reason})") from error
     value, lines = _parse(text, source=str(path))
     if not isinstance(value, dict):
-        what = "is empty" if value is None else f"holds a {type(value).__name__}"
-        raise JobError(f"{path}: {what}; a job file is a mapping of names to values, see examples/movielens.yaml")
+        found = "is empty" if value is None else f"holds a {type(value).__name__}"
+        raise JobError(f"{path}: {found}; a {what} is a mapping of names to values, see {example}")
     return value, lines
 
 

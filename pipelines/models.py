@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hetero.checkpoint.manifest import MANIFEST
@@ -50,7 +50,7 @@ def find_model(path: Path) -> Model:
             "snapshot inside one"
         )
     job = load_job(run / RESOLVED_JOB)
-    spec = resolve(job)
+    spec = replace(resolve(job), nodes=())  # where there is room: it may be another cluster than the one that trained
     return Model(path=path if run != path else _newest(path, spec), run=run, job=job, spec=spec)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 from hetero.errors import UserError
+
+RAY_ADDRESS = "RAY_ADDRESS"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
 Overrides = Annotated[
@@ -15,7 +18,12 @@ Overrides = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="ADDRESS", help="A running Ray cluster. Default: Ray in this process."),
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        envvar=RAY_ADDRESS,
+        help="A running Ray cluster; jobs of `ray job submit` are given theirs. Default: Ray in this process.",
+    ),
 ]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="All roles in this process, without Ray; for small data and debugging.")
@@ -26,6 +34,7 @@ Towers = Annotated[int | None, typer.Option("--towers", min=1, metavar="N", help
 
 
 def refuse_two_places(*, in_process: bool, address: str | None) -> None:
-    """Raises UserError when a run is to be both in this process and on a cluster."""
-    if in_process and address is not None:
+    """Raises UserError when a run is to be both in this process and on a cluster. A cluster that the environment names
+    holds only where nothing else is said."""
+    if in_process and address is not None and address != os.environ.get(RAY_ADDRESS):
         raise UserError("--in-process and --address exclude each other: one runs without Ray, the other on a cluster")

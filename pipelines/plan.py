@@ -1,70 +1,44 @@
-"""`hetero plan`: a job and a cluster file to a plan, kept as a file that `hetero train --plan` obeys."""
+"""`hetero plan`: a job and a cluster file to a plan."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hetero.errors import PlanError
+from hetero.exchange.server_pooling import can_be_pooled
 from hetero.optim.definition import row_width
-from hetero.planning.plan import Plan, PlannedStage, plan_for_budget, plan_for_throughput
-from hetero.planning.profile import POOLED_ON_TOWER, Rates, Work, chain_of
-from hetero.planning.tasks import Chain, Role, Usage
-from hetero.records import JobSpec, Pooling
-from hetero.records.cluster import ClusterSpec, NodeKind
+from hetero.planning.mixed import cheapest_plan, fastest_plan
+from hetero.planning.plan import Plan
+from hetero.planning.profile import POOLED_ON_SERVER, POOLED_ON_TOWER, Rates, Work, chain_of
+from hetero.planning.task_profile import JobProfile
+from hetero.planning.tasks import Chain, Usage
+from hetero.records import JobSpec, Mode, Pooling
+from hetero.records.cluster import ClusterSpec
 from hetero.towers.build import make_tower
-from pipelines.cluster_file import cluster_fingerprint, load_cluster
+from pipelines.cluster_file import cluster_fingerprint, cluster_kinds
 from pipelines.job import Job
+from pipelines.plan_file import PlanFile, job_fingerprint, job_sections
+from pipelines.plan_places import (
+    nodes_of,
+    predicted,
+    role_counts,
+    server_budgets,
+    shares_of,
+    towers_by_kind,
+    window_bytes,
+)
 from pipelines.resolve import resolve
 
-VERSION = 1
-POOLINGS = (POOLED_ON_TOWER,)
-"""What the runtime can place today: servers hand out rows, towers pool them."""
 LIST_LENGTH = 20
 """Values assumed in a list without max_length."""
 DISTINCT = 0.25
 """Share of a batch's keys that is left by dedup: 26,965 of 26 x 4,096 (benchmarks/results/2026-11-30-kernels.md)."""
+_MOST_ROUNDS = 4
 MEMORY_PER_ROW = 1.35
 """Bytes in memory / bytes of the row, index included (the same)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleCount:
-    """Actors of a role, and threads of each."""
-
-    count: int
-    threads: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFile:
-    """A plan with what it was made for. cluster: path of the cluster file, as given."""
-
-    job: str
-    cluster: str
-    job_fingerprint: str
-    cluster_fingerprint: str
-    roles: Mapping[str, RoleCount]
-    plan: Plan
-
-    def to_dict(self) -> dict[str, object]:
-        """The file's JSON."""
-        plan = asdict(self.plan)
-        for stage in plan["stages"]:
-            stage["roles"] = [role.value for role in stage["roles"]]
-        return {
-            "version": VERSION,
-            "job": self.job,
-            "cluster": self.cluster,
-            "job_fingerprint": self.job_fingerprint,
-            "cluster_fingerprint": self.cluster_fingerprint,
-            "roles": {name: asdict(role) for name, role in self.roles.items()},
-            "plan": plan,
-        }
 
 
 def work_of(spec: JobSpec, *, rows: int = 0) -> Work:
@@ -95,8 +69,19 @@ def chains_of(
     job: Job, *, cluster: ClusterSpec, rows: int = 0, measured: Mapping[str, Mapping[str, Usage]] | None = None
 ) -> list[Chain]:
     """The job's tasks under each choice that the runtime can place."""
-    work = work_of(resolve(job), rows=rows)
-    return [chain_of(work, cluster=cluster, pooling=pooling, rates=Rates(), measured=measured) for pooling in POOLINGS]
+    spec = resolve(job)
+    work = work_of(spec, rows=rows)
+    return [
+        chain_of(work, cluster=cluster, pooling=pooling, rates=Rates(), measured=measured) for pooling in poolings(spec)
+    ]
+
+
+def poolings(spec: JobSpec) -> tuple[str, ...]:
+    """Where lists can be pooled: on servers in `sync`, of groups that allow it; there only, where the job says so."""
+    if spec.pool_on_servers:
+        return (POOLED_ON_SERVER,)
+    could = any(can_be_pooled(spec, group) for group in range(len(spec.groups)))
+    return (POOLED_ON_TOWER, POOLED_ON_SERVER) if could and spec.mode is Mode.SYNC else (POOLED_ON_TOWER,)
 
 
 def make_plan(
@@ -104,95 +89,105 @@ def make_plan(
     *,
     job_path: Path,
     cluster_path: Path,
-    chains: list[Chain],
     cluster: ClusterSpec,
     throughput: float | None,
     price: float | None,
-) -> PlanFile:
-    """Cheapest for `throughput` samples a second, or the fastest, for `price` an hour where it is given."""
-    if throughput is not None:
-        plan = plan_for_throughput(chains, cluster=cluster, throughput=throughput)
-        if price is not None and plan.price > price:
-            raise PlanError(
-                f"{throughput:,.0f} samples/s cost {plan.price:,.2f} an hour at least, and {price:g} is the most; ask "
-                "for less, or leave --throughput out for the fastest at that price"
-            )
-    else:
-        plan = plan_for_budget(chains, cluster=cluster, price=price)
+    rows: int = 0,
+    measured: Measured | None = None,
+) -> tuple[PlanFile, list[Chain]]:
+    """Cheapest for `throughput` samples a second, or the fastest, for `price` an hour where it is given; and the chains
+    it was chosen from.
+
+    What a task takes depends on the rows of a tower's batch, and these on the number of towers: planned again until it
+    does not change.
+    """
+    measured, spec = measured or Measured(), resolve(job)
+    towers = job.roles.towers.count
+    for _ in range(_MOST_ROUNDS):
+        seconds = measured.usages(cluster, rows=max(spec.batch_size / towers, 1.0))
+        chains = chains_of(job, cluster=cluster, rows=rows, measured=seconds)
+        plan = _searched(chains, cluster=cluster, throughput=throughput, price=price)
+        before, towers = towers, len(towers_by_kind(plan, cluster))
+        if measured.profile is None or towers == before:
+            break
     chain = next(each for each in chains if each.name == plan.chain)
-    return PlanFile(
+    prediction = predicted(plan, spec=spec, cluster=cluster, profile=measured.profile)
+    budgets = server_budgets(plan, spec=spec, cluster=cluster)
+    file = PlanFile(
         job=str(job_path),
         cluster=str(cluster_path),
         job_fingerprint=job_fingerprint(job),
         cluster_fingerprint=cluster_fingerprint(cluster),
+        job_sections=job_sections(job),
+        cluster_kinds=cluster_kinds(cluster),
         roles=role_counts(plan, chain=chain, cluster=cluster),
+        pooling="server" if plan.chain == POOLED_ON_SERVER else "tower",
+        nodes=nodes_of(plan, chain=chain, cluster=cluster),
+        shares=shares_of(plan, cluster, prediction),
+        window_bytes=window_bytes(plan, spec=spec, cluster=cluster),
+        memory_bytes=None if budgets is None else budgets[0],
+        ssd_bytes=None if budgets is None else budgets[1],
+        predicted=None if prediction is None else prediction.samples_per_s,
         plan=plan,
     )
+    return file, chains
 
 
-def role_counts(plan: Plan, *, chain: Chain, cluster: ClusterSpec) -> dict[str, RoleCount]:
-    """Actors of each role: one on every node of its stage, towers one for each accelerator.
-
-    Threads: the cores of a node, shared out by the seconds that its roles take.
-    """
-    counts = {}
-    for role in Role:
-        stage = next(stage for stage in plan.stages if role in stage.roles)
-        kind = cluster.kind(stage.kind)
-        actors = kind.accelerators if role is Role.TOWER and kind.accelerators else 1
-        threads = math.floor(kind.cores * _share(chain, stage, kind, role) / actors)
-        counts[f"{role.value}s"] = RoleCount(count=stage.nodes * actors, threads=max(1, threads))
-    return counts
+def _searched(chains: list[Chain], *, cluster: ClusterSpec, throughput: float | None, price: float | None) -> Plan:
+    if throughput is None:
+        return fastest_plan(chains, cluster=cluster, price=price)
+    plan = cheapest_plan(chains, cluster=cluster, throughput=throughput)
+    if price is not None and plan.price > price:
+        raise PlanError(
+            f"{throughput:,.0f} samples/s cost {plan.price:,.2f} an hour at least, and {price:g} is the most; ask "
+            "for less, or leave --throughput out for the fastest at that price"
+        )
+    return plan
 
 
-def _share(chain: Chain, stage: PlannedStage, kind: NodeKind, role: Role) -> float:
-    tasks = [task for task in chain.tasks if task.name in stage.tasks]
-    seconds = {task.name: task.usage[kind.name].cpu_s for task in tasks}
-    whole = sum(seconds.values())
-    own = sum(seconds[task.name] for task in tasks if task.role is role)
-    return own / whole if whole else 1 / len(stage.roles)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Seconds that were measured. seconds: of a whole node a sample, by task and kind. profile: of `hetero profile`.
+    note: for people, what became of a profile."""
+
+    seconds: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
+    profile: JobProfile | None = None
+    note: str = ""
+
+    def usages(self, cluster: ClusterSpec, *, rows: float) -> Mapping[str, Mapping[str, Usage]]:
+        """At batches of `rows` a tower."""
+        return self.seconds if self.profile is None else self.profile.usages(cluster=cluster, rows=rows)
 
 
-def job_fingerprint(job: Job) -> str:
-    """Changes with anything but the roles' counts and the run's folder."""
-    record = job.model_dump(mode="json", by_alias=True, exclude={"roles", "run"})
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+def find_measured(job: Job, *, job_path: Path, profile: Path | None) -> Measured:
+    """The file that is given, else what `hetero profile` left beside the job. Raises PlanError for one that is given
+    and is of another state of the job."""
+    beside = profile_path(job_path)
+    if profile is None and not beside.is_file():
+        return Measured()
+    path = profile or beside
+    if profile is not None and not _is_of_job(path):
+        return Measured(seconds=read_measured(path))
+    found = JobProfile.read(path)
+    if found.job_fingerprint == job_fingerprint(job):
+        return Measured(profile=found)
+    told = f"{path} was measured for another state of the job; measure again: hetero profile {job_path}"
+    if profile is not None:
+        raise PlanError(told)
+    return Measured(note=told)
 
 
-def save_plan(file: PlanFile, *, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(file.to_dict(), indent=2) + "\n", encoding="utf-8")
+def profile_path(job: Path) -> Path:
+    """Where a job's profile lies: `jobs/clicks.yaml` has `jobs/clicks.profile.json`."""
+    return job.with_name(f"{job.stem}.profile.json")
 
 
-def planned_job(job: Job, *, path: Path) -> Job:
-    """The job with the roles of a plan file. Raises PlanError when job or cluster are not those it was made for."""
-    record = _read(path)
-    if record["job_fingerprint"] != job_fingerprint(job):
-        raise PlanError(f"{path} was made for another state of the job ({record['job']}); plan again: {_again(record)}")
-    cluster_path = Path(str(record["cluster"]))
-    if not cluster_path.is_file():
-        raise PlanError(f"{path} was made for the cluster of {cluster_path}, which is not there; plan again")
-    if record["cluster_fingerprint"] != cluster_fingerprint(load_cluster(cluster_path)):
-        raise PlanError(f"{path} was made before {cluster_path} changed; plan again: {_again(record)}")
-    sections = {name: getattr(job, name) for name in Job.model_fields}
-    return Job(**{**sections, "roles": record["roles"]})
-
-
-def _again(record: Mapping[str, object]) -> str:
-    return f"hetero plan {record['job']} --cluster {record['cluster']}"
-
-
-def _read(path: Path) -> dict[str, object]:
+def _is_of_job(path: Path) -> bool:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror})") from None
-    except json.JSONDecodeError as error:
-        raise PlanError(f"{path}: is no plan file: line {error.lineno}: {error.msg}") from None
-    if not isinstance(record, dict) or record.get("version") != VERSION:
-        found = record.get("version") if isinstance(record, dict) else None
-        raise PlanError(f"{path}: has version {found}, this hetero reads plan files of version {VERSION}")
-    return record
+    except (OSError, json.JSONDecodeError):
+        return False
+    return isinstance(record, dict) and "job_fingerprint" in record
 
 
 def read_measured(path: Path) -> dict[str, dict[str, Usage]]:

@@ -7,11 +7,15 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
+from hetero.planning.mixed import cheapest_plan, fastest_plan
 from hetero.planning.plan import Plan, pareto
 from hetero.planning.split_explain import Alternative, explain
+from hetero.planning.tasks import Chain
+from hetero.records.cluster import ClusterSpec
 from pipelines.cluster_file import load_cluster
 from pipelines.job import Job
-from pipelines.plan import DISTINCT, LIST_LENGTH, PlanFile, chains_of, make_plan, read_measured, save_plan
+from pipelines.plan import DISTINCT, LIST_LENGTH, find_measured, make_plan
+from pipelines.plan_file import PlanFile, save_plan
 from pipelines.plan_report import plan_report
 
 
@@ -53,26 +57,32 @@ def planned(
 ) -> Planned:
     """Plan a job for a cluster file. profile: measured seconds; out: where to keep the plan. Raises PlanError."""
     cluster = load_cluster(cluster_path)
-    measured = {} if profile is None else read_measured(profile)
-    chains = chains_of(job, cluster=cluster, rows=rows, measured=measured)
-    file = make_plan(
+    measured = find_measured(job, job_path=job_path, profile=profile)
+    file, chains = make_plan(
         job,
         job_path=job_path,
         cluster_path=cluster_path,
-        chains=chains,
         cluster=cluster,
         throughput=throughput,
         price=price,
+        rows=rows,
+        measured=measured,
     )
     if out is not None:
         save_plan(file, path=out)
-    names = {task.name for task in chains[0].tasks}
+    names = {task.name for task in chains[0].tasks} - set(measured.usages(cluster, rows=1.0))
     return Planned(
         file=file,
-        front=tuple(pareto(chains, cluster=cluster)) if with_front else (),
+        front=_front(chains, cluster) if with_front else (),
         alternatives=tuple(explain(file.plan, chains=chains, cluster=cluster)) if with_alternatives else (),
-        assumed=tuple(_assumed(sorted(names - set(measured)), rows=rows)),
+        assumed=(*([measured.note] if measured.note else []), *_assumed(sorted(names), rows=rows)),
     )
+
+
+def _front(chains: list[Chain], cluster: ClusterSpec) -> tuple[Plan, ...]:
+    """With towers on two kinds of node where plans have them."""
+    fastest = fastest_plan(chains, cluster=cluster)
+    return tuple(pareto(chains, cluster=cluster, fastest=fastest, cheapest=cheapest_plan))
 
 
 def _assumed(tasks: list[str], *, rows: int) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hetero.planning.plan import Plan
 from hetero.planning.split_explain import Alternative
-from pipelines.plan import PlanFile
+from pipelines.plan_file import PlanFile
+
+_BAR = 16
 
 
 def plan_report(
@@ -21,6 +24,7 @@ def plan_report(
     parts: list[RenderableType] = [
         f"{plan.throughput:,.0f} samples/s for {plan.price:,.2f} an hour, {plan.cost_per_million:.4f} for a million "
         f"samples; {proof}",
+        *([] if file.predicted is None else [f"predicted from measured tasks: {file.predicted:,.0f} samples/s"]),
         _stages(file),
         *(f"assumed: {line}" for line in assumed),
     ]
@@ -40,18 +44,29 @@ def _stages(file: PlanFile) -> Table:
         reached = f"{stage.throughput:,.0f}"
         table.add_row(" + ".join(stage.tasks), nodes, f"{stage.price:,.2f}", reached, stage.bound_by)
     roles = "; ".join(f"{name} {role.count} with {role.threads} threads" for name, role in file.roles.items())
-    table.caption = roles
+    shares = ", ".join(f"{share:.1%}" for share in file.shares)
+    table.caption = f"{roles}; lists pooled on the {file.pooling}" + (
+        f"; shares of the batch {shares}" if shares else ""
+    )
     table.caption_justify = "left"
     return table
 
 
 def _front(front: Sequence[Plan]) -> Table:
     table = Table(title="cheapest at each throughput", title_justify="left", box=None)
-    for name in ("samples/s", "price an hour", "for a million samples", "nodes"):
-        table.add_column(name, justify="left" if name == "nodes" else "right")
+    for name in ("samples/s", "", "price an hour", "", "for a million samples", "nodes"):
+        table.add_column(name, justify="left" if name in ("nodes", "") else "right")
+    fastest, dearest = (max(getattr(plan, name) for plan in front) for name in ("throughput", "price"))
     for plan in front:
         nodes = ", ".join(f"{count} {kind}" for kind, count in plan.nodes.items())
-        table.add_row(f"{plan.throughput:,.0f}", f"{plan.price:,.2f}", f"{plan.cost_per_million:.4f}", nodes)
+        table.add_row(
+            f"{plan.throughput:,.0f}",
+            Bar(fastest, 0, plan.throughput, width=_BAR),
+            f"{plan.price:,.2f}",
+            Bar(dearest, 0, plan.price, width=_BAR),
+            f"{plan.cost_per_million:.4f}",
+            nodes,
+        )
     return table
 
 

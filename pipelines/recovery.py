@@ -30,23 +30,38 @@ class Attempt:
 
 
 class Recoveries:
-    """Acts on what `hetero.loops.recovery` decides. stopping: whether someone asked the run to end."""
+    """Acts on what `hetero.loops.recovery` decides. stopping: whether someone asked the run to end. least: numbers
+    below which the run does not go."""
 
     def __init__(
-        self, *, limit: int, folder: RunFolder, placement: Placement, watcher: Watcher, stopping: Callable[[], bool]
+        self,
+        *,
+        limit: int,
+        folder: RunFolder,
+        placement: Placement,
+        watcher: Watcher,
+        stopping: Callable[[], bool],
+        least: Counts | None = None,
     ) -> None:
         self.log = RecoveryLog(limit=limit, told=watcher.recovered)
         self._folder = folder
         self._placement = placement
         self._watcher = watcher
         self._stopping = stopping
+        self._least = least
 
-    def run(self, attempt: Callable[[Attempt], T], *, first: Attempt) -> T:
-        """Try, and try again after a loss. Raises the loss that the run does not recover from, with the reason."""
+    def run(self, attempt: Callable[[Attempt], T | Counts], *, first: Attempt) -> T:
+        """Try, and try again after a loss; where an attempt returns numbers, from the newest snapshot with those.
+
+        Raises the loss that the run does not recover from, with the reason.
+        """
         current = first
         while True:
             try:
-                return attempt(current)
+                result = attempt(current)
+                if not isinstance(result, Counts):
+                    return result
+                current = self._from(newest(self._folder), current, result.put_in(current.spec))
             except (PeerLostError, NoRoomError) as error:
                 self.log.notice()
                 current = self._after(error, current)
@@ -68,14 +83,17 @@ class Recoveries:
             limit=self.log.limit,
             snapshot_step=None if start is None else start.cursor.step,
             room=cluster_room(self._placement),
+            least=self._least,
             stopping=self._stopping(),
         )
         if decision.action is Action.GIVE_UP:
             raise (self.log.gave_up(error, decision.reason) if self.log.started else error) from error
         _LOG.warning("%s; %s", error, decision.reason)
         self._note(str(error), role, decision, start)
+        return self._from(start, before, decision.put_in(before.spec))
+
+    def _from(self, start: ResumeFrom | None, before: Attempt, spec: JobSpec) -> Attempt:
         self._watcher.went_back(start)
-        spec = (decision.counts or Counts.of(before.spec)).put_in(before.spec)
         cursor = START if start is None else start.cursor
         return Attempt(spec=spec, train=replace(before.train, start=cursor), start=start)
 

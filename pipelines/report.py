@@ -20,6 +20,7 @@ STEPS_OF_THE_FLOW = {
     "keys.window": "batches to unique keys",
     "rows.pull": "keys to rows",
     "tower.step": "rows to loss and gradients",
+    "tower.score": "validation",
     "grads.merge": "gradients summed over towers, dense update",
     "rows.push": "gradients to rows",
     "snapshot.write": "state to snapshot",
@@ -46,8 +47,8 @@ def report(summary: Summary) -> RenderableType:
 def scores_report(scores: Scores, *, of: str) -> RenderableType:
     """The table that ends an evaluation. of: what was scored."""
     table = _table("", "")
-    table.add_row("AUC", _score(scores.auc))
-    table.add_row("log loss", _score(scores.logloss))
+    table.add_row("AUC", score(scores.auc))
+    table.add_row("log loss", score(scores.logloss))
     _more_scores(table, scores)
     table.add_row("rows/s", f"{scores.samples / max(scores.seconds, 1e-9):,.0f}")
     return Group(_section(f"{of}, {scores.samples:,} rows", table), *_warnings(scores))
@@ -70,7 +71,7 @@ def _quality(summary: Summary) -> RenderableType:
     rows = [("AUC", summary.auc, baseline.auc if baseline else None)]
     rows.append(("log loss", summary.logloss, baseline.logloss if baseline else None))
     for name, own, other in rows:
-        table.add_row(name, _score(own), *([_score(other)] if baseline else []))
+        table.add_row(name, score(own), *([score(other)] if baseline else []))
     _more_scores(table, summary)
     return _section(f"{summary.name}, {summary.test_samples:,} test rows", table)
 
@@ -83,7 +84,7 @@ def _more_scores(table: Table, scores: Summary | Scores) -> None:
         ("GAUC", scores.gauc),
     ):
         if value is not None:
-            table.add_row(name, _score(value), *rest)
+            table.add_row(name, score(value), *rest)
 
 
 def _warnings(scores: Summary | Scores) -> list[Text]:
@@ -92,7 +93,7 @@ def _warnings(scores: Summary | Scores) -> list[Text]:
 
 def _facts(summary: Summary) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for name, value in _fact_rows(summary):
+    for name, value in fact_rows(summary):
         table.add_row(name, value)
     return _section("speed and size", table)
 
@@ -115,10 +116,12 @@ def recovered(recovery: Mapping[str, object]) -> str:
     return f"{who} lost at step {recovery['step']} ({recovery['phase']}), {done}{seconds}"
 
 
-def _fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
+def fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Speed and size of a run: what, and how much in words."""
     yield "ran", summary.placement.replace("_", " ")
     yield "rows trained", f"{summary.samples:,} in {summary.steps:,} steps"
-    yield "rows/s", f"{summary.samples_per_s:,.0f}"
+    promised = summary.predicted_samples_per_s
+    yield "rows/s", f"{summary.samples_per_s:,.0f}" + (f"; the plan predicted {promised:,.0f}" if promised else "")
     if summary.precision:
         yield "precision", f"{summary.precision['taken']} ({summary.precision['why']})"
     for device, towers in Counter(summary.devices).items():
@@ -198,6 +201,8 @@ def _waits(summary: Summary) -> Iterator[RenderableType]:
     if cpu := _cpu_shares(summary):
         yield Text(f"CPU time while training: {cpu}")
     for waiter, waits in summary.waits.items():
+        if not waiter.startswith("tower/"):
+            continue  # a reader that waits is as far ahead as it may be
         text = ", ".join(f"{role} {seconds:,.2f} s" for role, seconds in waits.items() if seconds > 0)
         if text:
             yield Text(f"{waiter} waited for {text}")
@@ -238,5 +243,6 @@ def _section(title: str, *parts: RenderableType) -> RenderableType:
     return Group(Text(""), Text(title, style="bold"), *parts)
 
 
-def _score(value: float | None) -> str:
+def score(value: float | None) -> str:
+    """A score in words, `none` where there is none."""
     return "none" if value is None else f"{value:.4f}"

@@ -40,6 +40,7 @@ from hetero.records import (
     WarmStartSpec,
 )
 from pipelines.checks import logical_tables
+from pipelines.placing import places_of, shares_of
 from pipelines.problems import Problem, job_problems
 from pipelines.run_schema import Role, Storage
 from pipelines.schema import Admission, Dense, Eviction, RowOptimizerSection, Sparse, Table
@@ -88,7 +89,11 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         towers=_role(job.roles.towers),
         device=job.roles.towers.device,
         server_schedule=tuple(ServersAt(step=at.step, count=at.count) for at in job.roles.servers.schedule),
+        nodes=places_of(job.roles),
+        pool_on_servers=job.train.pooling == "server",
+        shares=shares_of(job.roles),
         deadline_s=job.run.deadline_s,
+        room_deadline_s=job.run.room_deadline_s,
         storage=_storage(job.storage),
         clock=Clock(day_steps=job.train.day_steps) if job.train.day_steps else None,
         warm_start=_warm_start(job, groups),

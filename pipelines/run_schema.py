@@ -23,6 +23,45 @@ class Role(Section):
     threads: Count = 1
 
 
+class Shares(Section):
+    """How a batch is divided among towers. first: numbers in proportion to the rows of each tower; empty for equal
+    shares. measured: follow the towers' speeds while training. replay: `shares.jsonl` of an earlier run, whose changes
+    are made again at the same steps."""
+
+    first: tuple[Positive, ...] = ()
+    measured: Flag = False
+    replay: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Shares:
+        if self.replay is not None and (self.first or self.measured):
+            raise ValueError("replay has all shares; leave first and measured out")
+        return self
+
+
+class TowerRole(Role):
+    """As `Role`. device: where towers compute and hold the rows they lease: `host`, the CPU and its memory with kernels
+    of their own; `cuda`, a CUDA device for each; or another torch device, `cpu` among them, with torch operations.
+    shares: of the batch, of each tower."""
+
+    device: Annotated[str, Strict(), Field(pattern=r"^[a-z]+$")] = HOST_DEVICE
+    shares: Shares = Shares()
+
+
+class Nodes(Section):
+    """`count` equal nodes of a cluster, and how many actors of each role are on each. labels: that a node must have.
+    resources: reserved on each by Ray's names for them, such as CPU and GPU; default, CPUs for its actors' threads.
+    tower_threads: instead of roles.towers.threads."""
+
+    count: Count = 1
+    labels: dict[Text, Text] = Field(default_factory=dict)
+    resources: dict[Text, Positive] = Field(default_factory=dict)
+    readers: Annotated[int, Strict(), Field(ge=0)] = 0
+    servers: Annotated[int, Strict(), Field(ge=0)] = 0
+    towers: Annotated[int, Strict(), Field(ge=0)] = 0
+    tower_threads: Count | None = None
+
+
 class ServersFrom(Section):
     """From `step` steps on there are to be `count` servers."""
 
@@ -44,19 +83,28 @@ class ServerRole(Role):
         return schedule
 
 
-class TowerRole(Role):
-    """As `Role`. device: where towers compute and hold the rows they lease: `host`, the CPU and its memory with kernels
-    of their own; `cuda`, a CUDA device for each; or another torch device, `cpu` among them, with torch operations."""
+Range = Annotated[tuple[Count, Count], Field(description="least and most")]
 
-    device: Annotated[str, Strict(), Field(pattern=r"^[a-z]+$")] = HOST_DEVICE
+
+class ElasticRoles(Section):
+    """The least and the most actors of each role, such as [1, 4], as nodes come and go; a role without stays at its
+    count. settle_s: how long a decision must stand before the run acts on it."""
+
+    readers: Range | None = None
+    servers: Range | None = None
+    towers: Range | None = None
+    settle_s: Positive = 30.0
 
 
 class Roles(Section):
-    """Who takes part, besides the one sequencer."""
+    """Who takes part, besides the one sequencer. nodes: where they are, as a plan has it; empty for anywhere.
+    elastic: bounds within which the numbers follow the cluster's nodes; null for numbers that stay."""
 
     readers: Annotated[Role, BeforeValidator(_count)] = Role()
     servers: Annotated[ServerRole, BeforeValidator(_count)] = ServerRole()
     towers: Annotated[TowerRole, BeforeValidator(_count)] = TowerRole()
+    nodes: tuple[Nodes, ...] = ()
+    elastic: ElasticRoles | None = None
 
 
 class Storage(Section):
@@ -80,14 +128,18 @@ class Storage(Section):
 
 class Run(Section):
     """folder: where the run lies; default, `runs/<job's name>`. deadline_s: how long a role waits for another before
-    the run fails with the other's name. stop_deadline_s: how long the snapshot of a run that is stopped from outside
-    may take. recoveries: how often a run that lost a role recovers by itself before it fails: a reader is replaced,
-    without any other role the run goes back to its newest snapshot; 0 for never."""
+    the run fails with the other's name. room_deadline_s: how long the run waits for room on the cluster, such as nodes
+    that its autoscaler starts; default, deadline_s. stop_deadline_s: how long the snapshot of a run that is stopped
+    from outside may take. recoveries: how often a run that lost a role recovers by itself before it fails: a reader is
+    replaced, without any other role the run goes back to its newest snapshot; 0 for never. predicted:
+    samples a second that a plan promised, told beside what was reached."""
 
     folder: str = ""
     deadline_s: Positive = 20.0
+    room_deadline_s: Positive | None = None
     stop_deadline_s: Positive = 60.0
     recoveries: Annotated[int, Strict(), Field(ge=0)] = 3
+    predicted: Positive | None = None
 
 
 class Snapshots(Section):

@@ -302,7 +302,8 @@ class Train(Section):
     measured times and memory; 0 pulls and pushes every step, and is the only choice in other modes. Bits are the same
     for any window. window_bytes: most memory of a tower's leased rows. precision: of the towers' matrix products;
     `auto` takes bf16 where every tower has it in hardware, else fp32. day_steps: steps of a day, the clock of tables'
-    policies; rows are dropped where one begins.
+    policies; rows are dropped where one begins. pooling: where lists become one vector, on the `tower` or on the
+    `server`, which then sends sums of rows; the latter only in `sync` and with window 0.
     """
 
     batch_size: Count = 1024
@@ -315,11 +316,14 @@ class Train(Section):
     window_bytes: Annotated[int, Strict(), Field(ge=1 << 20)] = DEFAULT_WINDOW_BYTES
     precision: Precision = Precision.AUTO
     day_steps: Count | None = None
+    pooling: Literal["tower", "server"] = "tower"
 
     @model_validator(mode="before")
     @classmethod
     def _by_mode(cls, raw: object) -> object:
-        """Defaults that depend on the mode."""
+        """Defaults that depend on the mode, and on where lists are pooled."""
+        if isinstance(raw, Mapping) and raw.get("pooling") == "server":
+            raw = {"window": 0, **raw}
         if not isinstance(raw, Mapping) or raw.get("mode", "sync") == "sync":
             return raw
         filled: dict[str, object] = {"window": 0, **raw}

@@ -32,15 +32,19 @@ from hetero.observe.logs import setup_logging
 from hetero.observe.run_folder import RunFolder, write_whole
 from hetero.observe.spans import merge_totals
 from hetero.observe.summary import Baseline, Summary
-from hetero.records import HOST_DEVICE, JobSpec
+from hetero.records import JobSpec
+from pipelines.baseline import train_baseline
 from pipelines.build import Placement, check_tower, opened_run, reached, tower_class_of
+from pipelines.elastic import Elastic
 from pipelines.evaluate import metrics_of
-from pipelines.job import Job, baseline_job, complete, dump_resolved, resolve
+from pipelines.job import Job, complete, dump_resolved, resolve
+from pipelines.placing import with_shares_of
 from pipelines.progress import Progress
 from pipelines.recovery import Attempt, Recoveries
 from pipelines.resume import Resume, ResumeFrom, find_start
 from pipelines.stopping import StopSignals
-from pipelines.watching import Watcher
+from pipelines.submitted import check_lasting, tell_of_short_stops
+from pipelines.watching import Watcher, write_totals
 
 _LOG = logging.getLogger(__name__)
 MODEL = "model"
@@ -75,6 +79,8 @@ def fit(
     failed.
     """
     started_t = time.time()
+    check_lasting(run_folder)
+    tell_of_short_stops(job.run.stop_deadline_s)
     job = complete(job)
     spec = resolve(job)
     placement = Placement(in_process=in_process, address=address)
@@ -108,9 +114,10 @@ def fit(
                 train=train_data,
                 test=test_data,
                 watcher=watcher,
+                events=events,
                 progress=progress,
             )
-            baseline = None if job.baseline is None else _baseline(job, test=test_data, progress=progress)
+            baseline = None if job.baseline is None else train_baseline(job, test=test_data, progress=progress)
         except StoppedError as error:
             events.event("run.stopped", message=str(error))
             raise
@@ -122,8 +129,7 @@ def fit(
         summary = _summary(
             job, result, folder=folder, placement=placement, start=start, baseline=baseline, started_t=started_t
         )
-        _write_spans(events, result.report)
-        _write_drops(events, result.report)
+        write_totals(events, result.report)
         events.event("run.finished", auc=summary.auc, logloss=summary.logloss)
         summary.write(folder.summary)
         return summary
@@ -139,6 +145,7 @@ def _execute(
     train: DataPass,
     test: DataPass | None,
     watcher: Watcher,
+    events: EventLog,
     progress: Progress,
 ) -> _Result:
     """Build the roles, train, score, save the model."""
@@ -146,8 +153,14 @@ def _execute(
     seconds = warm_kernels(spec)
     _LOG.debug("kernels were ready after %.1f s", seconds)
     stop = StopSignals(deadline_s=job.run.stop_deadline_s)
+    elastic = Elastic.of(job, spec, run=folder.name, placement=placement, events=events)
     recoveries = Recoveries(
-        limit=job.run.recoveries, folder=folder, placement=placement, watcher=watcher, stopping=stop.asked
+        limit=job.run.recoveries,
+        folder=folder,
+        placement=placement,
+        watcher=watcher,
+        stopping=stop.asked,
+        least=elastic.least,
     )
     with reached(spec, placement=placement):
         return recoveries.run(
@@ -161,6 +174,7 @@ def _execute(
                 progress=progress,
                 stop=stop,
                 recovery=recoveries.log,
+                elastic=elastic,
             ),
             first=Attempt(spec=spec, train=train, start=start),
         )
@@ -177,14 +191,19 @@ def _attempt(
     progress: Progress,
     stop: StopSignals,
     recovery: RecoveryLog,
-) -> _Result:
-    """The run from where it begins, or goes on, to its end, unless a role is lost."""
-    spec, start = attempt.spec, attempt.start
+    elastic: Elastic,
+) -> _Result | Counts:
+    """The run from where it begins, or goes on, to its end, unless a role is lost or it goes on with other numbers."""
+    start = attempt.start
+    spec = attempt.spec if start is None else with_shares_of(attempt.spec, log=folder.shares, step=start.cursor.step)
 
     def look(now: RunProgress) -> None:
         watcher.look(now)
         recovery.reached(now.step, training=now.phase is Phase.TRAIN)
+        if now.phase is Phase.TRAIN:
+            elastic.look(now.step)
 
+    elastic.begin(spec)
     progress.phase(f"starting {Counts.of(spec)}, {placement}")
     tower_class = tower_class_of(job.tower.name)
     with opened_run(spec, name=folder.name, placement=placement, tower_class=tower_class, recovery=recovery) as run:
@@ -199,10 +218,15 @@ def _attempt(
         clear_drafts(folder.snapshots)
         folder.take_asked_servers()  # of a run before this one
         with stop:
-            place = SnapshotPlace(folder=folder.snapshots, told=watcher.note_snapshot, stop=stop.asked)
+            cut = SnapshotPlace(
+                folder=folder.snapshots, told=watcher.note_snapshot, stop=lambda: stop.asked() or elastic.due()
+            )
             servers = ServersPlace(asked=folder.take_asked_servers, told=watcher.note_servers)
-            outcome = run.train(attempt.train, watch=look, snapshots=place, servers=servers)
+            outcome = run.train(attempt.train, watch=look, snapshots=cut, servers=elastic.beside(servers))
         if outcome.stopped:
+            counts = elastic.take()
+            if counts is not None and not stop.asked():
+                return counts
             raise stop.error(_how_to_go_on(outcome, folder=folder))
         tiers = run.report().tiers if spec.storage else {}  # of training alone, before scoring and the model
         watcher.end(Phase.TRAIN)
@@ -243,24 +267,6 @@ def _how_to_go_on(outcome: TrainOutcome, *, folder: RunFolder) -> str:
         why = f" ({latest.error})" if latest is not None else ""
         return f"stopped after step {len(outcome.losses)}, and no snapshot could be written{why}"
     return f"stopped after step {latest.step}, all of it in {latest.path}; go on with `hetero resume {folder.path}`"
-
-
-def _baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Baseline | None:
-    """The simple tower on the same features, split, seed and epochs, in this process."""
-    if test is None:
-        return None
-    started_t = time.time()
-    progress.phase(f"training the baseline, {job.baseline}")
-    plain = baseline_job(job)
-    spec = resolve(plain)
-    one_tower, one_server = replace(spec.towers, count=1), replace(spec.servers, count=1)
-    spec = replace(spec, towers=one_tower, servers=one_server, device=HOST_DEVICE)
-    train = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
-    warm_kernels(spec)
-    with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:
-        run.train(train, watch=lambda _: None)
-        metrics = metrics_of(run.score(test, watch=lambda _: None))
-    return Baseline(name=plain.tower.name, auc=metrics.auc, logloss=metrics.logloss, seconds=time.time() - started_t)
 
 
 def _summary(
@@ -320,6 +326,8 @@ def _summary(
         tiers=tiers_record(result.tiers, samples=outcome.rows - before),
         policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
+        predicted_samples_per_s=job.run.predicted,
+        nodes=report.nodes,
         malformed=result.malformed,
         rejected_gradients={name: count for name, count in rejected.items() if count},
         warnings=_warnings(outcome, metrics, report),
@@ -387,14 +395,3 @@ def _warnings(outcome: TrainOutcome, metrics: MetricReport | None, report: RunRe
         for name, steps in outcome.rejected_dense.items()
     ]
     return tuple(found)
-
-
-def _write_drops(events: EventLog, report: RunReport) -> None:
-    for (day, table, reason), rows in report.drops.items():
-        events.event("rows.dropped", role="server", day=day, table=table, reason=reason, rows=rows)
-
-
-def _write_spans(events: EventLog, report: RunReport) -> None:
-    for role in report.roles:
-        for span, seconds in role.spans.seconds.items():
-            events.span(span, seconds=seconds, role=role.name, count=role.spans.counts[span])

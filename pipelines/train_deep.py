@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,9 +21,12 @@ from hetero.checkpoint.mesh_snapshot import snapshots_in
 from hetero.errors import CapacityError, JobError, PeerLostError
 from hetero.hardware.probe import library_versions, probe_machine
 from hetero.loops.deep import SNAPSHOTS, DeepLog, DeepRank, Evaluation
+from hetero.loops.pace import Pace
+from hetero.loops.pulses import PULSE_EVERY_S, RolePulses
 from hetero.observe.events import EventLog
 from hetero.observe.logs import setup_logging
 from hetero.observe.run_folder import RunFolder, write_whole
+from hetero.observe.spans import merge_totals
 from hetero.parallel.compose import check_mesh
 from hetero.parallel.mesh import Mesh, device_named
 from hetero.records.deep_job import DeepJobSpec
@@ -32,6 +36,11 @@ from pipelines.deep_resolve import resolve_deep
 from pipelines.deep_schema import DeepJob, dump_deep
 from pipelines.deep_summary import DeepSpeed, DeepSummary, bubbles, sent_bytes
 from pipelines.progress import Progress, ProgressRecord
+from pipelines.submitted import check_lasting
+from pipelines.watching import PulseLog, write_spans
+
+if TYPE_CHECKING:  # Ray is loaded for runs on it
+    from actors.rank import RankNews
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +58,7 @@ def fit_deep(
     Raises UserError for what the user can mend, HeteroError for a run that failed.
     """
     started_t = time.time()
+    check_lasting(run_folder)
     spec = resolve_deep(job)
     if placement.in_process and spec.mesh.ranks > 1:
         raise JobError(f"--in-process: one process is one rank, and the mesh is {spec.mesh.describe()}; leave it out")
@@ -77,6 +87,8 @@ def fit_deep(
             events.event("run.failed", error=type(error).__name__, message=str(error))
             raise
         summary = _summary(spec, logs, folder=folder, placement=placement, started_t=started_t, lost=lost)
+        for number, log in enumerate(logs):
+            write_spans(events, log.spans, role=f"rank/{number}")
         events.event("run.finished", validation_loss=summary.validation_loss)
         summary.write(folder.summary)
         return summary
@@ -151,7 +163,7 @@ def _execute(
         try:
             ranks.join(snapshot)
             watch.begin("training")
-            return ranks.train(watch=lambda news: watch.step(news.step, news.loss, news.evaluation))
+            return ranks.train(watch=watch.news)
         finally:
             ranks.close()
 
@@ -164,7 +176,9 @@ def _in_process(spec: DeepJobSpec, *, folder: RunFolder, snapshot: Path | None, 
         if snapshot is not None:
             rank.resume(snapshot)
         watch.begin("training")
-        return rank.train(folder.path, after_step=watch.log)
+        log = rank.train(folder.path, after_step=lambda log: watch.log(log, rank))
+        watch.pulse(log, rank)
+        return log
     finally:
         mesh.close()
 
@@ -179,13 +193,27 @@ class _Watch:
         self._first: tuple[int, float] | None = None
         self._last_step = -1
         self._evaluation: Evaluation | None = None
+        self._pulses = PulseLog(events)
+        self._rank = RolePulses("rank/0")
+        self._pace = Pace(PULSE_EVERY_S)
 
     def begin(self, phase: str) -> None:
         self._progress.phase(phase)
 
-    def log(self, log: DeepLog) -> None:
+    def news(self, news: RankNews) -> None:
+        """Of a rank that is an actor."""
+        self._pulses.keep(news.pulses)
+        self.step(news.step, news.loss, news.evaluation)
+
+    def log(self, log: DeepLog, rank: DeepRank) -> None:
         """After a step of a rank in this process."""
+        if self._pace.due():
+            self.pulse(log, rank)
         self.step(log.first_step + log.steps, log.losses[-1], log.evaluations[-1] if log.evaluations else None)
+
+    def pulse(self, log: DeepLog, rank: DeepRank) -> None:
+        """How a rank in this process stands."""
+        self._pulses.keep([self._rank.of_rank(log, spans=rank.clock.so_far(), job=self._spec)])
 
     def step(self, step: int, loss: float | None, evaluation: Evaluation | None) -> None:
         now = time.monotonic()
@@ -252,6 +280,7 @@ def _summary(
         restarts=tuple(lost),
         snapshot=first.snapshot,
         time_to_first_step_s=first.step_ends_t[0] - started_t if first.step_ends_t else None,
+        seconds=merge_totals(log.spans for log in logs).by_name(),
         losses=folder.losses.name,
         versions=library_versions(),
         hardware=probe_machine(disk_path=folder.path).to_dict(),

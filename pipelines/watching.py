@@ -5,23 +5,53 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from hetero.data.malformed import CheckPoint, MalformedLog
 from hetero.loops.moves import ServersChanging, ServersReport
+from hetero.loops.pace import GrowingPace
 from hetero.loops.protocols import Phase
 from hetero.loops.recovery import Recovery
-from hetero.loops.run import RunProgress, TrainOutcome
+from hetero.loops.run import RunProgress, RunReport, TrainOutcome
 from hetero.loops.snapshots import SnapshotReport
 from hetero.metrics.throughput import Throughput
 from hetero.observe.events import EventLog
-from hetero.observe.run_folder import RunFolder
-from hetero.records import DataSpec, JobSpec
+from hetero.observe.metrics import Pulse
+from hetero.observe.run_folder import RunFolder, write_whole
+from hetero.observe.spans import SpanTotals
+from hetero.records import DataSpec, JobSpec, SharesFrom
+from pipelines.placing import read_share_log, share_lines
 from pipelines.progress import Progress, ProgressRecord
 from pipelines.report import recovered
 from pipelines.resume import ResumeFrom
 
 _LOG = logging.getLogger(__name__)
+_LOG_SHARE = 1 / 300  # of the time so far; as pulses come every two seconds: 300 in ten minutes, 1,800 in a day
+
+
+class PulseLog:
+    """Keeps pulses in the event log: all in the first minutes of a run, of a long one ever fewer."""
+
+    def __init__(self, events: EventLog, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._events = events
+        self._now = now
+        self._paces: dict[str, GrowingPace] = {}
+
+    def keep(self, pulses: Sequence[Pulse]) -> None:
+        """Those of each role that are due."""
+        for pulse in pulses:
+            if self._pace(pulse.role).due():
+                self._events.pulse(pulse)
+
+    def is_due(self, role: str) -> bool:
+        """Whether the next pulse of a role would be kept."""
+        return self._pace(role).is_due
+
+    def _pace(self, role: str) -> GrowingPace:
+        if role not in self._paces:
+            self._paces[role] = GrowingPace(share=_LOG_SHARE, now=self._now)
+        return self._paces[role]
 
 
 class Watcher:
@@ -32,6 +62,7 @@ class Watcher:
         self._folder = folder
         self._events = events
         self._progress = progress
+        self._pulses = PulseLog(events)
         self._rate = Throughput()
         self._logs: list[MalformedLog] = []
         self._started_t = time.monotonic()
@@ -105,6 +136,8 @@ class Watcher:
 
     def look(self, now: RunProgress) -> None:
         """Pass on what is new."""
+        self._note_shares(now.shares)
+        self._pulses.keep(now.pulses)
         self._logs[-1].add(now.quality.malformed, rows_read=now.quality.rows_read)
         self._logs[-1].check(CheckPoint.EARLY)
         if now.phase is not Phase.TRAIN or now.loss is None or now.step == self._last_step:
@@ -177,6 +210,16 @@ class Watcher:
                 news.pause_s,
             )
 
+    def _note_shares(self, changes: Sequence[SharesFrom]) -> None:
+        """Batches are divided among towers in another way. What a run that goes on repeats is dropped."""
+        for change in changes:
+            told = [each for each in read_share_log(self._folder.shares) if each.step < change.step]
+            write_whole(self._folder.shares, share_lines([*told, change]))
+            whole = sum(change.parts)
+            shares = [part / whole for part in change.parts]
+            self._events.event("shares.changed", step=change.step, parts=list(change.parts), shares=shares)
+            _LOG.info("shares of the towers from step %d: %s", change.step, ", ".join(f"{s:.1%}" for s in shares))
+
     def note_rejected(self, outcome: TrainOutcome) -> None:
         """Name the gradients that were not finite."""
         for example in outcome.rejected_examples:
@@ -185,7 +228,21 @@ class Watcher:
             self._events.event("gradient.rejected", parameter=name, steps=steps)
 
 
+def write_spans(events: EventLog, spans: SpanTotals, *, role: str) -> None:
+    """Where a role's time went in all."""
+    for span, seconds in spans.seconds.items():
+        events.span(span, seconds=seconds, role=role, count=spans.counts[span])
+
+
 def _seconds_left(now: RunProgress, rows_per_s: float) -> float | None:
     if now.steps_total is None or now.step == 0 or rows_per_s <= 0:
         return None
     return (now.steps_total - now.step) * (now.rows / now.step) / rows_per_s
+
+
+def write_totals(events: EventLog, report: RunReport) -> None:
+    """Log where the time of every role went, and which rows were dropped."""
+    for role in report.roles:
+        write_spans(events, role.spans, role=role.name)
+    for (day, table, reason), rows in report.drops.items():
+        events.event("rows.dropped", role="server", day=day, table=table, reason=reason, rows=rows)

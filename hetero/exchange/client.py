@@ -30,12 +30,15 @@ from hetero.exchange.messages import (
     ReturnRequest,
     ServerHandle,
 )
+from hetero.exchange.pending_rows import Asked, PendingRows
 from hetero.exchange.server import RowServer
+from hetero.exchange.server_pooling import bytes_of_bags, parts_of_bags
 from hetero.exchange.traffic import Traffic, bytes_of
+from hetero.kernels.pooling import bag_count
 from hetero.keys.routing import Routed, Router, Routing
 from hetero.observe.spans import Span, SpanClock
 from hetero.optim.definition import lease_width
-from hetero.records import F32, JobSpec, KeySet
+from hetero.records import F32, Bags, JobSpec, KeySet
 
 
 class RowClient(Protocol):
@@ -112,73 +115,6 @@ class LocalServer:
         return Done(self._server.exchange(request))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Answers of all servers under way, and how they make up what was asked for, per group. version: see `Routing`."""
-
-    version: int
-    routed: Sequence[Sequence[Routed]]
-    answers: Sequence[Pending[PullReply] | Pending[LeaseReply]]
-
-
-class PendingRows:
-    """Rows under way from several servers, put in the order they were asked for. widths: floats a row, per group.
-
-    ask: asks all servers. follow: makes the client go by the routing in an error; what was refused is asked for anew.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[], _Asked],
-        *,
-        widths: Sequence[int],
-        follow: Callable[[StaleRoutingError, int], None],
-        clock: SpanClock,
-        traffic: Traffic,
-    ) -> None:
-        self._ask, self._follow = ask, follow
-        self._widths, self._clock, self._traffic = widths, clock, traffic
-        self._asked = ask()
-
-    def result(self) -> tuple[F32, ...]:
-        """Per group float32 [U, width], writable and in this process's own memory."""
-        while True:
-            replies = self._replies()
-            if replies is not None:
-                return self._in_order(replies)
-            self._asked = self._ask()
-
-    def _replies(self) -> list[PullReply | LeaseReply] | None:
-        """What the servers answered; None when they go by another routing, which is followed now.
-
-        Raises ProtocolError when some of them go by it and some do not.
-        """
-        replies: list[PullReply | LeaseReply] = []
-        refused: StaleRoutingError | None = None
-        for answer in self._asked.answers:
-            try:
-                with self._clock.span(Span.WAIT_SERVER):
-                    replies.append(answer.result())
-            except StaleRoutingError as error:
-                refused = error
-        if refused is None:
-            return replies
-        if replies:
-            raise ProtocolError(f"{len(replies)} servers answered by a routing that another refused: {refused}")
-        self._follow(refused, self._asked.version)
-        return None
-
-    def _in_order(self, replies: Sequence[PullReply | LeaseReply]) -> tuple[F32, ...]:
-        routed = self._asked.routed
-        counts = [sum(len(part.positions) for part in group) for group in routed]
-        rows = tuple(np.empty((n, width), np.float32) for n, width in zip(counts, self._widths, strict=True))
-        for server, reply in enumerate(replies):
-            self._traffic.pulled += bytes_of(reply.rows)
-            for group, part in enumerate(reply.rows):
-                rows[group][routed[group][server].positions] = part
-        return rows
-
-
 class ShardedRowClient:
     """RowClient over any number of servers; which server holds a row is decided by `hetero.keys.routing` alone.
 
@@ -213,31 +149,53 @@ class ShardedRowClient:
         nothing = KeySet(np.empty(0, np.uint16), np.empty(0, np.uint64))
         self.pull([nothing] * len(self._job.groups), step=0, purpose=Purpose.SCORE)
 
-    def ask(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> PendingRows:
-        """Begin to pull rows of unique keys, per group."""
+    def ask(
+        self, keys: Sequence[KeySet], *, step: int, purpose: Purpose, bags: Sequence[Bags | None] = ()
+    ) -> PendingRows:
+        """Begin to pull rows of unique keys, per group; or sums of them, where a group has bags."""
         traffic = self.traffic if purpose is Purpose.TRAIN else Traffic()
-        traffic.pulled += bytes_of(keys)
+        traffic.pulled += bytes_of(keys) + bytes_of_bags(bags)
 
-        def pulled(server: ServerHandle, own: tuple[KeySet, ...]) -> Pending[PullReply]:
+        def pulled(
+            server: ServerHandle, own: tuple[KeySet, ...], of_bags: tuple[Bags | None, ...]
+        ) -> Pending[PullReply]:
             version = self.routing.version
-            return server.pull(PullRequest(tower=self._tower, step=step, purpose=purpose, keys=own, version=version))
+            return server.pull(
+                PullRequest(tower=self._tower, step=step, purpose=purpose, keys=own, version=version, bags=of_bags)
+            )
 
-        return self._pending(keys, pulled, widths=[group.dim for group in self._job.groups], traffic=traffic)
+        widths = [group.dim for group in self._job.groups]
+        return self._pending(keys, pulled, widths=widths, traffic=traffic, bags=bags)
 
     def pull(self, keys: Sequence[KeySet], *, step: int, purpose: Purpose) -> tuple[F32, ...]:
         return self.ask(keys, step=step, purpose=purpose).result()
 
-    def push(self, keys: Sequence[KeySet], gradients: Sequence[F32], *, step: int) -> None:
+    def push(
+        self,
+        keys: Sequence[KeySet],
+        gradients: Sequence[F32],
+        *,
+        step: int,
+        bags: Sequence[Bags | None] = (),
+    ) -> None:
+        """As `RowClient` has it. Of a group with bags, gradients are those of the bags, float32 [bags, E]."""
         routed = self._route(keys)
-        self.traffic.pushed += bytes_of(keys) + bytes_of(gradients)
+        self.traffic.pushed += bytes_of(keys) + bytes_of(gradients) + bytes_of_bags(bags)
+        parts = parts_of_bags(bags, routed, servers=len(self._servers))
         for index, server in enumerate(self._servers):
             request = PushRequest(
                 tower=self._tower,
                 sequence=self._sequences[index],
                 step=step,
                 keys=tuple(group[index].keys for group in routed),
-                gradients=tuple(part[group[index].positions] for part, group in zip(gradients, routed, strict=True)),
+                gradients=tuple(
+                    part if index_bags is not None else part[group[index].positions]
+                    for part, group, index_bags in zip(
+                        gradients, routed, parts[index] or [None] * len(routed), strict=True
+                    )
+                ),
                 version=self.routing.version,
+                bags=parts[index],
             )
             self._sequences[index] += 1
             self._under_way.append(server.push(request))
@@ -249,7 +207,7 @@ class ShardedRowClient:
         """
         self.traffic.pulled += bytes_of(keys)
 
-        def leased(server: ServerHandle, own: tuple[KeySet, ...]) -> Pending[LeaseReply]:
+        def leased(server: ServerHandle, own: tuple[KeySet, ...], _: tuple[Bags | None, ...]) -> Pending[LeaseReply]:
             version = self.routing.version
             return server.lease(LeaseRequest(tower=self._tower, window=window, keys=own, version=version))
 
@@ -374,18 +332,25 @@ class ShardedRowClient:
     def _pending(
         self,
         keys: Sequence[KeySet],
-        call: Callable[[ServerHandle, tuple[KeySet, ...]], Pending[PullReply] | Pending[LeaseReply]],
+        call: Callable[
+            [ServerHandle, tuple[KeySet, ...], tuple[Bags | None, ...]], Pending[PullReply] | Pending[LeaseReply]
+        ],
         *,
         widths: Sequence[int],
         traffic: Traffic,
         clock: SpanClock | None = None,
+        bags: Sequence[Bags | None] = (),
     ) -> PendingRows:
-        def ask() -> _Asked:
+        counts = [0 if each is None else bag_count(each) for each in bags] or [0] * len(keys)
+
+        def ask() -> Asked:
             routed = self._route(keys)
+            parts = parts_of_bags(bags, routed, servers=len(self._servers))
             answers = [
-                call(server, tuple(group[index].keys for group in routed)) for index, server in enumerate(self._servers)
+                call(server, tuple(group[index].keys for group in routed), parts[index])
+                for index, server in enumerate(self._servers)
             ]
-            return _Asked(self.routing.version, routed, answers)
+            return Asked(self.routing.version, routed, answers, counts)
 
         own = clock or self._clock
         return PendingRows(ask, widths=widths, follow=self._follow, clock=own, traffic=traffic)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from hetero.errors import StaleRoutingError
-from hetero.records import F32, KeySet
+from hetero.records import F32, Bags, KeySet
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -31,18 +31,22 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
-    """Rows one tower needs of one server for `step`. keys: one KeySet per group of the job."""
+    """Rows one tower needs of one server for `step`. keys: one KeySet per group of the job.
+
+    bags: per group the sums it needs instead, over rows of `keys`, or None for rows; empty for rows of all groups.
+    """
 
     tower: int
     step: int
     purpose: Purpose
     keys: tuple[KeySet, ...]
     version: int = 0
+    bags: tuple[Bags | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullReply:
-    """rows: per group float32 [U, E], in the order of the request's keys."""
+    """rows: per group float32 [U, E] in the order of the request's keys, or [bags, E]."""
 
     rows: tuple[F32, ...]
 
@@ -51,7 +55,7 @@ class PullReply:
 class PushRequest:
     """Gradients of `step` from one tower, duplicates already summed. sequence: 0, 1, 2, ... per tower and server.
 
-    gradients: per group float32 [U, E].
+    gradients: per group float32 [U, E]; or of bags [bags, E], as in `PullRequest`.
     """
 
     tower: int
@@ -60,6 +64,7 @@ class PushRequest:
     keys: tuple[KeySet, ...]
     gradients: tuple[F32, ...]
     version: int = 0
+    bags: tuple[Bags | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

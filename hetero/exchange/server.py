@@ -7,6 +7,7 @@ Waits for  nobody: a call that cannot be answered yet is noted or refused, none 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ from hetero.exchange.messages import (
     own_keys,
 )
 from hetero.exchange.moving import ServerMove
+from hetero.exchange.server_pooling import pooled, unpooled
 from hetero.keys.routing import Routing
 from hetero.records import JobSpec, Mode
 
@@ -63,6 +65,17 @@ class ServerState:
     tiers: Mapping[str, int] = field(default_factory=dict)
     policies: Mapping[str, int] = field(default_factory=dict)
     drops: tuple[DayDrops, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerUse:
+    """What a server holds and has done so far, as far as it is known at once. rows: per table of the job, `+` between
+    those that are one physically. staleness, tiers: as in ServerState.
+    """
+
+    rows: Mapping[str, int]
+    staleness: tuple[int, ...]
+    tiers: Mapping[str, int]
 
 
 class RowServer:
@@ -98,12 +111,12 @@ class RowServer:
         rows = tuple(
             store.pull(own_keys(keys), create=create) for store, keys in zip(self.stores, request.keys, strict=True)
         )
-        return PullReply(rows=rows)
+        return PullReply(rows=pooled(rows, request.bags))
 
     def push(self, request: PushRequest) -> PushReply:
         """Take one tower's gradients. A repeated push is not applied again. Raises ProtocolError, see the rules."""
         self._check_version(request)
-        return self._pushes.push(request)
+        return self._pushes.push(unpooled(request))
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Hand rows to a tower. Raises LeaseError naming key, window and holder of one held; then none is leased."""
@@ -226,6 +239,17 @@ class RowServer:
             tiers=tier_counts([bare(store) for store in self.stores]),
             policies=policy_counts(self.stores),
             drops=drops_of(self.stores),
+        )
+
+    def use(self) -> ServerUse:
+        """What is known without counting rows one by one, for a look every few seconds."""
+        rows: Counter[str] = Counter()
+        for group, store in zip(self._job.groups, self.stores, strict=True):
+            rows["+".join(dict.fromkeys(table.name.partition("/")[0] for table in group.tables))] += store.count()
+        return ServerUse(
+            rows=rows,
+            staleness=() if isinstance(self._pushes, JointSteps) else self._pushes.staleness.counts,
+            tiers=tier_counts([bare(store) for store in self.stores]),
         )
 
     def close(self) -> None:

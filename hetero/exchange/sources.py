@@ -5,14 +5,17 @@ Both give the same bits in `sync`: the same optimizer meets the same gradients i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.device_copies import as_tensors, on_host
-from hetero.exchange.messages import Purpose
-from hetero.records import Batch, BatchSpec
+from hetero.exchange.messages import Pending, Purpose
+from hetero.exchange.server_pooling import bags_of, divisors
+from hetero.records import F32, Bags, Batch, BatchSpec, KeySet
 
 
 class RowSource(Protocol):
@@ -40,6 +43,23 @@ class RowSource(Protocol):
 
     def finish(self) -> PushSummary:
         """Every update is with the servers when this returns; rows rejected and not told before."""
+
+
+class PooledRowClient(RowClient, Protocol):
+    """A client whose servers pool."""
+
+    def ask(
+        self, keys: Sequence[KeySet], *, step: int, purpose: Purpose, bags: Sequence[Bags | None] = ()
+    ) -> Pending[tuple[F32, ...]]: ...
+
+    def push(
+        self,
+        keys: Sequence[KeySet],
+        gradients: Sequence[F32],
+        *,
+        step: int,
+        bags: Sequence[Bags | None] = (),
+    ) -> None: ...
 
 
 class PulledRows:
@@ -75,3 +95,34 @@ class PulledRows:
 
     def finish(self) -> PushSummary:
         return self._client.settle()
+
+
+class ServerPooledRows(PulledRows):
+    """As `PulledRows`, with sums of rows pulled where servers pool. `rows` and gradients are then of bags, [bags, E].
+
+    groups: which the servers pool. mean: bool [F] per group, which of its lookups are means.
+    """
+
+    def __init__(
+        self, client: PooledRowClient, *, towers: int, groups: Sequence[bool], mean: Sequence[np.ndarray]
+    ) -> None:
+        super().__init__(client, towers=towers)
+        self._pooling = client
+        self._groups = groups
+        self._mean = mean
+
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
+        bags = bags_of(batch, self._groups)
+        keys = [group.unique for group in batch.groups]
+        pulled = self._pooling.ask(keys, step=spec.step, purpose=Purpose.TRAIN, bags=bags).result()
+        return as_tensors(self._divided(pulled, batch))
+
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        bags = bags_of(batch, self._groups)
+        keys = [group.unique for group in batch.groups]
+        self._pooling.push(keys, self._divided(on_host(gradients), batch), step=spec.step, bags=bags)
+        return self._client.settle() if self._towers > 1 else self._client.settled()
+
+    def _divided(self, values: tuple[F32, ...], batch: Batch) -> tuple[F32, ...]:
+        by = divisors(batch, mean=self._mean, groups=self._groups)
+        return tuple(own if count is None else own / count for own, count in zip(values, by, strict=True))

@@ -31,5 +31,5 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
 
 
 def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

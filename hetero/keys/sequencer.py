@@ -6,7 +6,8 @@ Waits for  nobody: every call answers at once, with `Turn.WAIT` where there is n
 
 The rows of a pass form one stream: the splits in the pass's order, each split's good rows in its own order. Step s
 takes the next `batch_size` rows of that stream, the last step of a pass what is left. Tower t of T gets rows
-[n * t // T, n * (t + 1) // T) of a batch of n rows. So batches are a pure function of (files, seed, batch size).
+[n * t // T, n * (t + 1) // T) of a batch of n rows, or as its part says. So batches are a pure function of (files,
+seed, batch size), and what a tower gets of them is one of these and of the log of changed parts.
 
 Splits leave the stream in its order. So a `Cursor` says where it stands after a step by how many have left and by the
 rows used of the next one, and a sequencer that begins at a cursor has the splits behind it neither read nor parsed.
@@ -20,7 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hetero.errors import DataError, ProtocolError
-from hetero.records import F64, I64, START, BatchSpec, Cursor, MalformedRow, Piece, SplitReport
+from hetero.keys.division import Division
+from hetero.records import F64, I64, START, BatchSpec, Cursor, MalformedRow, Piece, ShareSpec, SplitReport
 
 
 class Turn(Enum):
@@ -96,7 +98,8 @@ class Sequencer:
 
     splits: number of splits of a pass. order: gives the split positions of a pass in reading order, int64 [splits].
     ahead: at most this many splits are claimed and not yet released, unless the next batch needs more.
-    start: where to begin, as `BatchSpec.after` of the step before.
+    start: where to begin, as `BatchSpec.after` of the step before. shares: how batches are divided among towers.
+    windowed: whether other parts are taken where `begin_window` says, instead of with the next step.
     """
 
     def __init__(
@@ -110,7 +113,10 @@ class Sequencer:
         max_steps: int | None,
         ahead: int,
         start: Cursor = START,
+        shares: ShareSpec | None = None,
+        windowed: bool = False,
     ) -> None:
+        self.division = Division(shares or ShareSpec(), towers=towers, step=start.step, windowed=windowed)
         self._splits = splits
         self._order = order
         self._epochs = epochs
@@ -289,12 +295,10 @@ class Sequencer:
         rows, _ = self._available()
         if rows == 0:
             return False
-        towers = len(self._queues)
-        shares = [rows * t // towers for t in range(towers + 1)]
         parts: list[tuple[Piece, ...]] = []
         weight_sum = 0.0
-        for tower in range(towers):
-            pieces, weight = self._assign(shares[tower + 1] - shares[tower])
+        for count in self.division.counts(rows, step=self._step):
+            pieces, weight = self._assign(count)
             parts.append(pieces)
             weight_sum += weight
         step, self._step = self._step, self._step + 1

@@ -16,6 +16,7 @@ from hetero.checkpoint.mesh_snapshot import read_snapshot, write_snapshot
 from hetero.hardware.matrix_rate import matrix_rate
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.deep_batches import DeepBatches
+from hetero.observe.spans import Span, SpanClock, SpanTotals
 from hetero.parallel.deep_tower import DeepLoss, DeepStep, DeepTower
 from hetero.parallel.mesh import Mesh
 from hetero.parallel.sharding import activation_dtype
@@ -41,7 +42,7 @@ class DeepLog:
 
     peak_bytes: of the process, or of device memory where there is a device. matrix_flops: of this rank's device,
     measured while all ranks measured. step_s: seconds inside steps. bubbles: of every step, where there is a pipeline.
-    traffic: of one step, None on one rank. node: the machine's name.
+    traffic: of one step, None on one rank. node: the machine's name. spans: where the rank's time went.
     """
 
     first_step: int = 0
@@ -56,6 +57,7 @@ class DeepLog:
     bubbles: list[float] = field(default_factory=list)
     traffic: Traffic | None = None
     node: str = ""
+    spans: SpanTotals = field(default_factory=SpanTotals)
     snapshot: str | None = None
 
     @property
@@ -78,6 +80,7 @@ class DeepRank:
         )
         self.tower = DeepTower(job.model, mesh=mesh, optimizer=job.optimizer, batch_size=job.batch_size, seed=job.seed)
         self.cursor = 0
+        self.clock = SpanClock()
 
     def resume(self, snapshot: Path) -> None:
         """Go on from a snapshot, on whatever mesh it was written."""
@@ -89,8 +92,13 @@ class DeepRank:
         log = DeepLog(first_step=self.tower.step_number, matrix_flops=self._matrix_flops(), node=platform.node())
         while self.tower.step_number < job.last_step:
             started = time.perf_counter()
-            tokens, targets = self.batches.train(self.cursor)
+            with self.clock.span(Span.DATA_BATCH):
+                tokens, targets = self.batches.train(self.cursor)
+            read = time.perf_counter()
             done = self._step(tokens, targets, log)
+            waited_s = self.tower.waited_s
+            self.clock.add(Span.TOWER_STEP, seconds=time.perf_counter() - read - waited_s)
+            self.clock.add(Span.WAIT_TOWERS, seconds=waited_s)
             self.cursor += job.batch_size
             log.step_s += time.perf_counter() - started
             log.losses.append(done.loss)
@@ -102,6 +110,7 @@ class DeepRank:
             self._between_steps(log, folder)
             after_step(log)
         log.peak_bytes = self._peak_bytes()
+        log.spans = self.clock.totals()
         return log
 
     def validation_loss(self, *, most: int | None) -> DeepLoss | None:
@@ -125,13 +134,15 @@ class DeepRank:
         job, step = self._job, self.tower.step_number
         last = step == job.last_step
         if last or (job.evaluate_every and step % job.evaluate_every == 0):
-            loss = self.validation_loss(most=None if last else job.validation_blocks)
+            with self.clock.span(Span.TOWER_SCORE):
+                loss = self.validation_loss(most=None if last else job.validation_blocks)
             if loss is not None:
                 log.evaluations.append(Evaluation(step=step, loss=loss.mean, targets=loss.targets))
         if last or (job.snapshot_every and step % job.snapshot_every == 0):
-            written = write_snapshot(
-                self.tower, folder / SNAPSHOTS, cursor=self.cursor, data=self.batches.data, keep=job.keep
-            )
+            with self.clock.span(Span.SNAPSHOT_WRITE):
+                written = write_snapshot(
+                    self.tower, folder / SNAPSHOTS, cursor=self.cursor, data=self.batches.data, keep=job.keep
+                )
             log.snapshot = str(written)
 
     def _matrix_flops(self) -> float:

@@ -32,6 +32,7 @@ from hetero.loops.modes import dense_side, pulled_source
 from hetero.loops.moves import AS_SCHEDULED, ServersPlace
 from hetero.loops.pace import Pace
 from hetero.loops.protocols import BatchStream
+from hetero.loops.pulses import PULSE_EVERY_S, RolePulses
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.results import ScoredPart, Scores
 from hetero.loops.run import DataPass, RoleReport, RunProgress, RunReport, Sink, TrainOutcome, Watch
@@ -39,12 +40,21 @@ from hetero.loops.snapshots import NOWHERE, SnapshotPlace
 from hetero.loops.tower import Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, warm_tower
 from hetero.loops.windows import InlineWindows
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
 from hetero.optim.device_path import described
 from hetero.parallel.group import SoleTower
 from hetero.records import JobSpec
 
 _WATCH_EVERY_S = 0.25
+
+
+class _Takers(dict[str, RolePulses]):
+    """A taker of pulses for every role that is asked for: servers may change their number."""
+
+    def __missing__(self, role: str) -> RolePulses:
+        self[role] = RolePulses(role)
+        return self[role]
 
 
 class LocalRun:
@@ -67,6 +77,8 @@ class LocalRun:
         self._snapshots = LocalSnapshots(self.servers)
         self._clock = SpanClock()
         self._window_size: WindowSize | None = None
+        self._takers: dict[str, RolePulses] = _Takers()
+        self._pulse_pace = Pace(PULSE_EVERY_S)
         self._reader_spans = [SpanTotals() for _ in range(job.readers.count)]
         self._lanes = [LaneServer(server) for server in self.servers.servers] if job.storage is not None else []
         handles: Sequence[ServerHandle] = self._lanes or self.servers.handles(self.servers.routing)
@@ -119,7 +131,7 @@ class LocalRun:
         def after_step(tower: Tower) -> None:
             cuts.look(len(tower.log.losses))
             if pace.due():
-                watch(self._progress(data, sequencer))
+                watch(self._progress(data, sequencer, readers))
 
         source: RowSource
         batches: BatchStream
@@ -142,7 +154,7 @@ class LocalRun:
         cpu_before_s = time.process_time()
         log = train(self._tower, batches, source, after_step=after_step, cuts=cuts)
         cuts.moves.finish()
-        watch(self._progress(data, sequencer))
+        watch(self._progress(data, sequencer, readers, last=True))
         self._collect(readers)
         cpu_s = {"process": time.process_time() - cpu_before_s}
         return TrainOutcome.of([log], cpu_s=cpu_s, snapshots=cuts.reports, servers=cuts.moves.reports)
@@ -232,8 +244,11 @@ class LocalRun:
         )
         return readers, sequencer
 
-    def _progress(self, data: DataPass, sequencer: Sequencer) -> RunProgress:
+    def _progress(
+        self, data: DataPass, sequencer: Sequencer, readers: Sequence[Reader] = (), *, last: bool = False
+    ) -> RunProgress:
         log = self._tower.log
+        pulses = self._pulses(readers) if readers and (self._pulse_pace.due() or last) else ()
         return RunProgress(
             phase=data.phase,
             step=len(log.losses),
@@ -242,6 +257,23 @@ class LocalRun:
             loss=log.losses[-1] if log.losses else None,
             waits=self._clock.totals().waits,
             quality=sequencer.drain_quality(),
+            pulses=pulses,
+        )
+
+    def _pulses(self, readers: Sequence[Reader]) -> tuple[Pulse, ...]:
+        self._wait()
+        takers = self._takers
+        spans, traffic = self._clock.so_far(), self._client.traffic.to_dict()
+        return (
+            *(
+                takers[f"reader/{index}"].of_role(before + reader.spans_so_far())
+                for index, (before, reader) in enumerate(zip(self._reader_spans, readers, strict=True))
+            ),
+            *(
+                takers[f"server/{index}"].of_server(server.use(), spans=SpanTotals())
+                for index, server in enumerate(self.servers.servers)
+            ),
+            takers["tower/0"].of_tower(self._tower.log, spans=spans, traffic=traffic),
         )
 
     def _collect(self, readers: list[Reader]) -> None:

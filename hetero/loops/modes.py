@@ -18,12 +18,14 @@ from hetero.exchange.dense_sides import DenseClient, DenseSide, ReplicatedDense,
 from hetero.exchange.geo_copies import GeoCopies
 from hetero.exchange.messages import ServerHandle
 from hetero.exchange.permits import Permits, PullsAhead, permits_of
-from hetero.exchange.sources import PulledRows, RowSource
+from hetero.exchange.server_pooling import pooled_groups
+from hetero.exchange.sources import PulledRows, RowSource, ServerPooledRows
 from hetero.loops.protocols import BatchStream
 from hetero.observe.spans import SpanClock
 from hetero.parallel.dense import DenseUpdater
 from hetero.parallel.group import SoleTower, TowerGroup
 from hetero.records import JobSpec, Mode
+from hetero.towers.embeddings import EmbeddingLayout
 
 ASYNC_PERMITS = 2
 """Steps a tower has pulled and not finished in `async`: the one it trains, and the next, which comes meanwhile."""
@@ -61,6 +63,10 @@ def pulled_source(
     if isinstance(dense, GeoCopies):
         return dense, batches
     if job.mode is Mode.SYNC:
+        groups = pooled_groups(job)
+        if any(groups):
+            mean = [group.mean for group in EmbeddingLayout.from_job(job).groups]
+            return ServerPooledRows(client, towers=job.towers.count, groups=groups, mean=mean), batches
         return PulledRows(client, towers=job.towers.count), batches
     bounded = job.mode is Mode.BOUNDED
     permits = permits_of(staleness=job.staleness, towers=job.towers.count) if bounded else ASYNC_PERMITS

@@ -14,10 +14,10 @@ from hetero.data.parse import parse_split
 from hetero.data.sources import split_order
 from hetero.errors import ProtocolError
 from hetero.keys.assemble import BatchAssembler, PreparedSplit
-from hetero.keys.sequencer import HeldSplit, Sequencer, SplitId, Turn
+from hetero.keys.sequencer import Claim, HeldSplit, Sequencer, SplitId, Turn
 from hetero.loops.protocols import SequencerForReader
 from hetero.observe.spans import Span, SpanClock, SpanTotals
-from hetero.records import START, Batch, Cursor, DataSpec, JobSpec, KeySet, Piece, SplitRef, SplitReport
+from hetero.records import START, Batch, Cursor, DataSpec, JobSpec, KeySet, Piece, ShareSpec, SplitRef, SplitReport
 
 
 class Reader:
@@ -34,6 +34,11 @@ class Reader:
         self._lock = threading.Lock()
         self._held: dict[SplitId, PreparedSplit] = {}
         self._cut: dict[Piece, Batch] = {}
+
+    def claim(self, sequencer: SequencerForReader) -> Claim:
+        """What to read next; waits while enough is read ahead."""
+        with self._load_clock.span(Span.WAIT_SEQUENCER):
+            return sequencer.claim(self.index)
 
     def load(self, split: SplitId) -> SplitReport:
         """Parse a split and keep it. Raises DataError when it cannot be read."""
@@ -74,10 +79,14 @@ class Reader:
         """Seconds of loading and serving so far."""
         return self._load_clock.totals() + self._serve_clock.totals()
 
+    def spans_so_far(self) -> SpanTotals:
+        """The same without spans under way. Any thread may ask."""
+        return self._load_clock.so_far() + self._serve_clock.so_far()
+
 
 def advance(reader: Reader, sequencer: SequencerForReader) -> SplitId | Turn:
     """One turn of a reader: claim, drop what is spent, parse, report. Returns what the claim was."""
-    claim = sequencer.claim(reader.index)
+    claim = reader.claim(sequencer)
     reader.release(claim.release)
     if isinstance(claim.split, SplitId):
         sequencer.report(reader.index, reader.load(claim.split))
@@ -107,8 +116,9 @@ def make_sequencer(
     max_steps: int | None,
     towers: int,
     start: Cursor = START,
+    shares: ShareSpec | None = None,
 ) -> Sequencer:
-    """The sequencer of one pass or several over `splits` splits of `data`."""
+    """The sequencer of one pass or several over `splits` splits of `data`. shares: default, equal ones."""
     return Sequencer(
         splits=splits,
         order=lambda epoch: split_order(splits, spec=data, epoch=epoch),
@@ -118,4 +128,6 @@ def make_sequencer(
         max_steps=max_steps,
         ahead=2 * job.readers.count,
         start=start,
+        shares=shares,
+        windowed=job.window != 0,
     )

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from hetero.errors import PeerLostError
-from hetero.records import JobSpec
+from hetero.records import JobSpec, ShareSpec
 
 READER = "reader"
 
@@ -39,13 +39,21 @@ class Counts:
         return Counts(readers=job.readers.count, servers=job.servers.count, towers=job.towers.count)
 
     def put_in(self, job: JobSpec) -> JobSpec:
-        """The job with so many."""
+        """The job with so many. Other numbers than its nodes were chosen for are anywhere, in equal shares."""
+        if self == Counts.of(job):
+            return job
         return replace(
             job,
+            nodes=(),
+            shares=ShareSpec(),
             readers=replace(job.readers, count=self.readers),
             servers=replace(job.servers, count=self.servers),
             towers=replace(job.towers, count=self.towers),
         )
+
+    def below(self, other: Counts) -> bool:
+        """Whether any role has fewer actors than there."""
+        return self.readers < other.readers or self.servers < other.servers or self.towers < other.towers
 
     def fewer(self) -> Counts | None:
         """One actor less: of readers or servers, of which there are more, as results do not depend on their numbers;
@@ -77,6 +85,13 @@ class Room:
             free.sort()
         return True
 
+    @property
+    def described(self) -> str:
+        """The nodes, as decisions name them."""
+        return (
+            "the nodes that are there (" + (", ".join(f"{cpus:g} CPUs" for cpus in self.nodes if cpus) or "none") + ")"
+        )
+
     def most_of(self, job: JobSpec) -> Counts | None:
         """The numbers of actors nearest to the job's that fit; None when not even one of each does."""
         counts: Counts | None = Counts.of(job)
@@ -102,11 +117,17 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is done, and why. counts: of actors from now on, where they change."""
+    """What is done, and why. counts: of actors from now on, where they change. anywhere: not on the job's nodes."""
 
     action: Action
     reason: str
     counts: Counts | None = None
+    anywhere: bool = False
+
+    def put_in(self, job: JobSpec) -> JobSpec:
+        """The job as it goes on."""
+        job = (self.counts or Counts.of(job)).put_in(job)
+        return replace(job, nodes=()) if self.anywhere else job
 
 
 def decide(
@@ -117,12 +138,13 @@ def decide(
     limit: int,
     snapshot_step: int | None,
     room: Room | None = None,
+    least: Counts | None = None,
     stopping: bool = False,
 ) -> Decision:
     """What to do about a loss. recovered: how often this run was recovered before, of at most `limit` times.
 
     snapshot_step: of the newest whole snapshot, or None. room: what the cluster holds now; None when it is not asked.
-    stopping: someone asked the run to end.
+    least: numbers below which the run does not go: it waits for nodes instead. stopping: someone asked the run to end.
     """
     if not loss.started:
         return Decision(action=Action.GIVE_UP, reason="it failed before the run began to train, so nothing was lost")
@@ -143,18 +165,25 @@ def decide(
             action=Action.GIVE_UP, reason=f"the run was asked to stop; `hetero resume` goes on from {where}"
         )
     if room is None or room.holds(job):
+        if loss.refused and job.nodes:
+            reason = f"no nodes with the labels of the job's came in time: back to {where}, wherever there is room"
+            return Decision(action=Action.GO_BACK, reason=reason, anywhere=True)
         if loss.refused:
             reason = f"the nodes that are left ({_nodes(room)}) would hold it, others may use them: asked again"
             return Decision(action=Action.GO_BACK, reason=reason)
         return Decision(action=Action.GO_BACK, reason=f"{_why_back(loss)}: back to {where}")
     counts = room.most_of(job)
+    if least is not None and (counts is None or counts.below(least)):
+        reason = f"the nodes that are left ({_nodes(room)}) do not hold {least}: back to {where}, to wait for nodes"
+        return Decision(action=Action.GO_BACK, reason=reason, counts=least)
     if counts is None:
         return Decision(
             action=Action.GIVE_UP, reason=f"the nodes that are left ({_nodes(room)}) hold no run of this job"
         )
     return Decision(
         action=Action.GO_BACK,
-        reason=f"the nodes that are left ({_nodes(room)}) do not hold {Counts.of(job)}: back to {where} with {counts}",
+        reason=f"the nodes that are left ({_nodes(room)}) do not hold {Counts.of(job)}: back to {where} with {counts}"
+        + (", wherever there is room" if job.nodes else ""),
         counts=counts,
     )
 

@@ -29,8 +29,9 @@ from hetero.loops.protocols import Phase
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.snapshots import NOWHERE, SnapshotPlace, SnapshotReport
 from hetero.metrics.bucketed import BucketedAuc
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanTotals
-from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SplitRef
+from hetero.records import F64, START, Cursor, DataSpec, JobSpec, SharesFrom, SplitRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ class DataPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for."""
+    """Where a phase stands. waits: seconds the towers have waited so far, by role waited for. Since the last look:
+    shares, changes of how batches are divided among towers, and pulses, those of roles that came."""
 
     phase: Phase
     step: int
@@ -75,6 +77,8 @@ class RunProgress:
     loss: float | None
     waits: Mapping[str, float]
     quality: InputQuality
+    shares: tuple[SharesFrom, ...] = ()
+    pulses: tuple[Pulse, ...] = ()
 
 
 Watch = Callable[[RunProgress], None]
@@ -177,7 +181,7 @@ class StoreReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """roles: in the order sequencer, readers, servers, towers. servers: one state each. window: of leases, or None.
-    store: None in one process.
+    store: None in one process. nodes: where each role is, by its name; empty in one process.
     """
 
     roles: tuple[RoleReport, ...]
@@ -185,6 +189,7 @@ class RunReport:
     precision: PrecisionChoice
     window: WindowChoice | None = None
     store: StoreReport | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def towers(self) -> tuple[RoleReport, ...]:

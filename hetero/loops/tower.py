@@ -20,6 +20,7 @@ from hetero.errors import NumericsError, TowerError
 from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
+from hetero.exchange.server_pooling import pooled_groups, shown
 from hetero.exchange.sources import RowSource
 from hetero.hardware.tower_device import ON_HOST, TowerDevice
 from hetero.kernels.pooling_torch import tensor_of
@@ -71,6 +72,7 @@ class Tower:
         self._client = client
         self.clock = clock
         self._layout = EmbeddingLayout.from_job(job)
+        self._pooled = pooled_groups(job)
         self._row_loss = row_loss(job.tower.loss)
         self._place = place
         self._backend = Backend.TORCH if place.holds_rows else Backend.AUTO
@@ -89,7 +91,7 @@ class Tower:
         with self.clock.span(Span.TOWER_STEP):
             rows = [values.to(self._place.device).requires_grad_() for values in pulled]
             _seed_dropout(self._job.seed, spec.step, spec.tower, kind=self._place.kind)
-            logits = self._forward(batch, rows, is_bf16=self._is_bf16)
+            logits = self._forward(shown(batch, self._pooled), rows, is_bf16=self._is_bf16)
             weights = None if batch.weights is None else self._there(batch.weights)
             labels = self._there(batch.labels)
             loss = batch_loss(self._row_loss, logits, labels, weights, weight_sum=spec.weight_sum)

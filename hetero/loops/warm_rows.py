@@ -21,10 +21,11 @@ from hetero.exchange.messages import (
     ReturnRequest,
 )
 from hetero.exchange.server import RowServer
+from hetero.exchange.server_pooling import pooled, unpooled
 from hetero.keys.routing import Router, initial_owners
 from hetero.loops.warm_keys import ROWS
 from hetero.optim.definition import gradient_width
-from hetero.records import DiskIo, JobSpec, KeySet, Mode, RoleSpec, StorageSpec
+from hetero.records import F32, Bags, DiskIo, JobSpec, KeySet, Mode, RoleSpec, StorageSpec
 
 
 def warm_server_kernels(job: JobSpec) -> None:
@@ -51,6 +52,8 @@ def _calls(job: JobSpec, keys: tuple[KeySet, ...]) -> None:
     changes = tuple(
         np.zeros((len(rows), gradient_width(group)), np.float32) for rows, group in zip(pulled, job.groups, strict=True)
     )
+    if job.pool_on_servers:
+        _pool(keys, changes)
     if job.mode is Mode.GEO:
         nothing = np.empty(0, np.float32)
         server.exchange(DifferencesRequest(tower=0, sequence=0, step=0, keys=keys, differences=changes, dense=nothing))
@@ -101,3 +104,10 @@ def _one_snapshot(job: JobSpec, keys: tuple[KeySet, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix="hetero-warm-") as folder:
         snapshots.write(folder=folder)
     server.close()
+
+
+def _pool(keys: tuple[KeySet, ...], rows: tuple[F32, ...]) -> None:
+    """Sums of rows, and gradients dealt out to them."""
+    bags = tuple(Bags(np.arange(len(own), dtype=np.int32), np.array([0, len(own)], np.int32)) for own in rows)
+    sums = pooled(rows, bags)
+    unpooled(PushRequest(tower=0, sequence=0, step=0, keys=keys, gradients=sums, bags=bags))

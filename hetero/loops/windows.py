@@ -82,7 +82,8 @@ class _KeysAsked:
 class WindowCutter:
     """Builds windows from a sequencer and the keys that readers give; `build` is called by one thread.
 
-    next_spec: the next batch of a tower, waiting for it; None at the end. size: says how many steps to cut.
+    next_spec: the next batch of a tower, waiting for it; None at the end. size: says how many steps to cut. begin: told
+    before the first step of every window is cut.
     """
 
     def __init__(
@@ -92,9 +93,11 @@ class WindowCutter:
         next_spec: Callable[[int], BatchSpec | None],
         readers: Sequence[KeyReader],
         size: WindowSize,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
         self._job = job
         self._size = size
+        self._begin = begin
         self._next_spec = next_spec
         self._readers = readers
         self._builder = WindowBuilder(job)
@@ -111,6 +114,8 @@ class WindowCutter:
         asked: list[list[list[Callable[[], tuple[KeySet, ...]]]]] = []
         asking = _KeysAsked(self._readers)
         steps = self._size.steps
+        if self._held is None:
+            self._begin()
         while len(specs) < steps and (cut := self._next_step()) is not None:
             if self._begins_day(cut[0].step):
                 self._held = cut

@@ -3,6 +3,7 @@
     {"t": 1764460800.125, "run": "demo", "role": "tower/0", "kind": "span", "name": "rows.pull", ...}
     {"t": 1764460800.131, "run": "demo", "role": "tower/0", "kind": "step", "name": "step", "step": 7, ...}
     {"t": 1764460800.140, "run": "demo", "role": "driver", "kind": "event", "name": "run.started"}
+    {"t": 1764460802.131, "run": "demo", "role": "tower/0", "kind": "pulse", "name": "pulse", "hetero_step": 31.0, ...}
 
 `t` is in unix seconds. Numbers that are not finite stand as null, so that every line is plain JSON.
 """
@@ -23,15 +24,17 @@ from types import TracebackType
 import numpy as np
 
 from hetero.errors import DataError, HeteroError
+from hetero.observe.metrics import Pulse
 from hetero.observe.spans import Span
 
 
 class EventKind(Enum):
-    """What a line is about: time spent, a step of training, or something that happened."""
+    """What a line is about: time spent, a step of training, something that happened, or how a role stands."""
 
     SPAN = "span"
     STEP = "step"
     EVENT = "event"
+    PULSE = "pulse"
 
 
 RESERVED = frozenset({"t", "run", "role", "kind", "name"})
@@ -99,6 +102,10 @@ class EventLog:
         """Something that happened, under a dotted name such as `run.started`."""
         self._write(EventKind.EVENT, name, role=role, fields=fields)
 
+    def pulse(self, pulse: Pulse) -> None:
+        """How a role stood at the pulse's own time."""
+        self._write(EventKind.PULSE, "pulse", role=pulse.role, fields=pulse.to_fields(), t=pulse.t)
+
     def close(self) -> None:
         """Close the file; closing twice does nothing."""
         with self._lock:
@@ -114,7 +121,15 @@ class EventLog:
     ) -> None:
         self.close()
 
-    def _write(self, kind: EventKind, name: str, *, role: str | None, fields: Mapping[str, object]) -> None:
+    def _write(
+        self,
+        kind: EventKind,
+        name: str,
+        *,
+        role: str | None,
+        fields: Mapping[str, object],
+        t: float | None = None,
+    ) -> None:
         clash = RESERVED & fields.keys()
         if clash:
             raise ValueError(f"event {name!r}: the field {sorted(clash)[0]!r} is one of the log's own")
@@ -123,7 +138,7 @@ class EventLog:
         with self._lock:
             if self._descriptor is None:
                 raise HeteroError(f"event {name!r} was written to {self.path} after the log was closed")
-            line = f'{{"t": {self._clock():.6f}, {body[1:]}\n'.encode()
+            line = f'{{"t": {self._clock() if t is None else t:.6f}, {body[1:]}\n'.encode()
             written = os.write(self._descriptor, line)
             if written != len(line):
                 raise HeteroError(

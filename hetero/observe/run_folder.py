@@ -27,6 +27,7 @@ LOG = "run.log"
 LOCK = "run.lock"
 SNAPSHOTS = "snapshots"
 SNAPSHOTS_ELSEWHERE = "snapshots.path"
+SHARES = "shares.jsonl"
 SERVERS_ASKED = "servers.asked"
 MARKS = (SUMMARY, EVENTS, RESOLVED_JOB, LOCK)
 
@@ -132,6 +133,11 @@ class RunFolder:
     @property
     def malformed(self) -> Path:
         return self.path / MALFORMED
+
+    @property
+    def shares(self) -> Path:
+        """Changes of how batches are divided among towers, one line of JSON each."""
+        return self.path / SHARES
 
     @property
     def snapshots(self) -> str:

@@ -19,6 +19,7 @@ class Span(Enum):
     KEYS_WINDOW = "keys.window"
     ROWS_PULL = "rows.pull"
     TOWER_STEP = "tower.step"
+    TOWER_SCORE = "tower.score"
     GRADS_MERGE = "grads.merge"
     ROWS_PUSH = "rows.push"
     SNAPSHOT_WRITE = "snapshot.write"
@@ -107,6 +108,10 @@ class SpanClock:
         if self._stack:
             self._charge_top()
         return SpanTotals(seconds=dict(self._seconds), counts=dict(self._counts))
+
+    def so_far(self) -> SpanTotals:
+        """What has accumulated until a span was last entered or left. Any thread may ask."""
+        return SpanTotals(seconds=self._seconds.copy(), counts=self._counts.copy())
 
     def _charge_top(self) -> None:
         now = self._now()

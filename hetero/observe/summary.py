@@ -89,6 +89,8 @@ class Summary:
     tiers: Mapping[str, float] = field(default_factory=dict)
     policies: Mapping[str, int] = field(default_factory=dict)
     object_store: Mapping[str, int | None] = field(default_factory=dict)
+    predicted_samples_per_s: float | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
     malformed: int = 0
     rejected_gradients: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

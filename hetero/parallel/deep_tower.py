@@ -122,6 +122,11 @@ class DeepTower:
         """Share of the last step's forward and backward that this rank waited for other pipeline stages."""
         return self._batches.bubble
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds of the last step that this rank waited for other pipeline stages."""
+        return self._batches.waited_s
+
     def parameters(self) -> Mapping[str, Tensor]:
         """This rank's parameters by their names in the whole model; pieces of them where they are split."""
         return {name: parameter for part in self.parts.values() for name, parameter in part.named_parameters()}

@@ -53,11 +53,16 @@ class MicroBatches(Protocol):
         """Share of the last `gradients` that this rank spent waiting for other stages, [0, 1]; None where there are
         none, and on devices, whose work is under way when a call returns."""
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds of the last `gradients` that `bubble` is the share of; 0 where that is None."""
+
 
 class InTurn:
     """The whole model on this rank's device: micro-batch after micro-batch."""
 
     bubble = None
+    waited_s = 0.0
 
     def __init__(self, part: Transformer, spec: MeshSpec) -> None:
         self._part = part
@@ -116,6 +121,10 @@ class Pipelined:
         if self._mesh.device.type != "cpu" or self._took_s == 0.0:
             return None
         return max(0.0, 1.0 - self._busy.seconds / self._took_s)
+
+    @property
+    def waited_s(self) -> float:
+        return (self.bubble or 0.0) * self._took_s
 
     def _run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
         losses: list[Tensor] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hetero.errors import PlanError
 from hetero.planning.segments import Segment, Segments
@@ -82,14 +83,27 @@ def plan_for_budget(chains: Sequence[Chain], *, cluster: ClusterSpec, price: flo
     return best
 
 
-def pareto(chains: Sequence[Chain], *, cluster: ClusterSpec, points: int = 16) -> list[Plan]:
+class Cheapest(Protocol):
+    """`plan_for_throughput`, or another rule that finds plans."""
+
+    def __call__(self, chains: Sequence[Chain], *, cluster: ClusterSpec, throughput: float) -> Plan: ...
+
+
+def pareto(
+    chains: Sequence[Chain],
+    *,
+    cluster: ClusterSpec,
+    points: int = 16,
+    fastest: Plan | None = None,
+    cheapest: Cheapest = plan_for_throughput,
+) -> list[Plan]:
     """Cheapest plans at throughputs up to the fastest, spread evenly by ratio; each costs more and does more."""
-    fastest = plan_for_budget(chains, cluster=cluster)
+    fastest = fastest or plan_for_budget(chains, cluster=cluster)
     least = fastest.throughput / 1000
     front: list[Plan] = []
     for number in range(points):
         wanted = least * (fastest.throughput / least) ** (number / max(1, points - 1)) * (1 - _PRECISION)
-        one = plan_for_throughput(chains, cluster=cluster, throughput=wanted)
+        one = cheapest(chains, cluster=cluster, throughput=wanted)
         if not front or one.throughput > front[-1].throughput:
             front = [each for each in front if each.price < one.price]
             front.append(one)

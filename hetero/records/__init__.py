@@ -51,6 +51,7 @@ from hetero.records.job import (
     TowerSpec,
     WarmStartSpec,
 )
+from hetero.records.placement import NodePlace, SharesFrom, ShareSpec
 from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "MalformedRow",
     "Missing",
     "Mode",
+    "NodePlace",
     "ParsedSplit",
     "Piece",
     "Pooling",
@@ -98,6 +100,8 @@ __all__ = [
     "RowOptimizer",
     "RowOptimizerSpec",
     "ServersAt",
+    "ShareSpec",
+    "SharesFrom",
     "SnapshotSpec",
     "SparseFeature",
     "SplitRef",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hetero.records.features import DataSpec
+from hetero.records.placement import NodePlace, ShareSpec
 from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 DEFAULT_BUCKETS = 4096
@@ -214,7 +215,10 @@ class JobSpec:
     window_bytes: the most a tower's leased rows may take, those that leave and enter included. staleness: k of BOUNDED
     and GEO, see `Mode`. geo_scale: factor on the differences a tower sends in GEO. storage: None keeps all rows in
     memory. clock: days, for policies that count them. server_schedule: changes of the number of servers while training
-    goes on, by ascending step. device: HOST_DEVICE, or the torch device on which towers compute and hold leased rows.
+    goes on, by ascending step. nodes: which roles share which nodes; empty lets every actor be anywhere.
+    pool_on_servers: in `sync` without windows servers send sums of rows where a group allows it.
+    room_deadline_s: how long the run waits for room on the cluster; None for deadline_s.
+    device: HOST_DEVICE, or the torch device on which towers compute and hold leased rows.
     """
 
     name: str
@@ -240,7 +244,20 @@ class JobSpec:
     warm_start: WarmStartSpec | None = None
     buckets: int = DEFAULT_BUCKETS
     deadline_s: float = 20.0
+    room_deadline_s: float | None = None
     storage: StorageSpec | None = None
     clock: Clock | None = None
     server_schedule: tuple[ServersAt, ...] = ()
     device: str = HOST_DEVICE
+    nodes: tuple[NodePlace, ...] = ()
+    pool_on_servers: bool = False
+    shares: ShareSpec = field(default_factory=ShareSpec)
+
+    def threads_of_tower(self, tower: int) -> int:
+        """Threads that a tower computes with."""
+        first = 0
+        for node in self.nodes:
+            if tower < first + node.towers:
+                return node.tower_threads or self.towers.threads
+            first += node.towers
+        return self.towers.threads

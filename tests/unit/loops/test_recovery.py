@@ -10,7 +10,7 @@ import pytest
 
 from hetero.errors import DeadlineError, NoRoomError, PeerLostError
 from hetero.loops.recovery import Action, Counts, Decision, Loss, Recovery, RecoveryLog, Room, decide
-from hetero.records import JobSpec, RoleSpec
+from hetero.records import JobSpec, NodePlace, RoleSpec, ShareSpec
 from tests.support.jobs import data_spec, small_job, write_data
 
 
@@ -81,6 +81,20 @@ def test_the_numbers_of_actors_stay_where_the_nodes_that_are_left_hold_them(job:
     assert (decision.action, decision.counts) == (Action.GO_BACK, None)
     refused = decided(job, lost("server/0", refused=True), room=Room(nodes=(4.0, 3.0), demand=demand))
     assert (refused.action, refused.counts, "others may use" in refused.reason) == (Action.GO_BACK, None, True)
+
+
+def test_roles_whose_nodes_do_not_come_go_anywhere(job: JobSpec) -> None:
+    """At first they are asked for again, as others may come in their place; then what there is has to do."""
+    place = NodePlace(labels={"role": "gpu"}, resources={"CPU": 1.0}, readers=2, servers=2, towers=2)
+    shares = ShareSpec(first=(3, 1), measured=True)
+    placed, room = replace(job, nodes=(place,), shares=shares), Room(nodes=(4.0, 3.0), demand=demand)
+    assert decided(placed, lost("server/0"), room=room).put_in(placed) == placed
+    refused = decided(placed, lost("server/0", refused=True), room=room)
+    assert "labels" in refused.reason
+    assert refused.put_in(placed) == replace(placed, nodes=())
+    fewer = decided(placed, lost("server/0"), room=Room(nodes=(4.0,), demand=demand))
+    assert "wherever there is room" in fewer.reason
+    assert (fewer.put_in(placed).nodes, fewer.put_in(placed).shares) == ((), ShareSpec())
 
 
 @pytest.mark.parametrize(
@@ -173,3 +187,14 @@ def test_who_was_lost_travels_with_the_error() -> None:
     for kind in (PeerLostError, DeadlineError):
         error = pickle.loads(pickle.dumps(kind("tower/0 is gone", role="tower/0")))
         assert (type(error), str(error), error.role) == (kind, "tower/0 is gone", "tower/0")
+
+
+def test_below_the_least_numbers_the_run_waits_for_nodes(job: JobSpec) -> None:
+    least = Counts(readers=1, servers=2, towers=2)
+    small = Room(nodes=(3.0,), demand=demand)
+    decision = decided(job, lost("server/0", alive=False), room=small, least=least)
+    assert (decision.action, decision.counts) == (Action.GO_BACK, least)
+    assert "do not hold 1 reader, 2 servers, 2 towers: back to the snapshot of step 40, to wait" in decision.reason
+    roomy = decided(job, lost("server/0", alive=False), room=Room(nodes=(6.0,), demand=demand), least=least)
+    assert roomy.counts is not None
+    assert not roomy.counts.below(least)

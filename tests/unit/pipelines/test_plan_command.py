@@ -13,8 +13,9 @@ from hetero.records.cluster import ClusterSpec
 from pipelines.cli import main
 from pipelines.cluster_file import cluster_fingerprint, load_cluster
 from pipelines.job import load_job
-from pipelines.plan import job_fingerprint, planned_job, read_measured, work_of
+from pipelines.plan import read_measured, work_of
 from pipelines.plan_command import Planned, planned
+from pipelines.plan_file import job_fingerprint, planned_job
 from pipelines.resolve import resolve
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -65,19 +66,19 @@ def make(job_path: Path, cluster_path: Path, **more: object) -> Planned:
 
 def test_the_example_cluster_is_read(cluster_path: Path) -> None:
     cluster = load_cluster(cluster_path)
-    assert [kind.name for kind in cluster.kinds] == ["cpu", "v100", "t4"]
-    v100 = cluster.kind("v100")
-    assert (v100.count, v100.price, v100.accelerator, v100.accelerators, v100.cores) == (8, 3.06, "v100-16gb", 1, 8)
-    assert v100.network_bytes_per_s == 1.25e9
-    assert v100.labels == {"role": "gpu"}
+    assert [kind.name for kind in cluster.kinds] == ["cpu", "l4", "t4"]
+    l4 = cluster.kind("l4")
+    assert (l4.count, l4.price, l4.accelerator, l4.accelerators, l4.cores) == (8, 0.9776, "l4", 1, 8)
+    assert l4.network_bytes_per_s == 1.25e9
+    assert l4.labels == {"role": "gpu", "kind": "l4", "hetero/accelerator": "l4"}
 
 
 @pytest.mark.parametrize(
     ("change", "into", "part"),
     [
-        ('hetero/price: "0.768", ', "", "node type `cpu` has no label hetero/price"),
-        ('"0.768"', '"cheap"', "hetero/price is `cheap`, it must be a number"),
-        ('"0.768"', '"-1"', "must not be negative"),
+        ('hetero/price: "0.904", ', "", "node type `cpu` has no label hetero/price"),
+        ('"0.904"', '"cheap"', "hetero/price is `cheap`, it must be a number"),
+        ('"0.904"', '"-1"', "must not be negative"),
         ("hetero/accelerator: t4", "role2: gpu", "node type `t4` has GPU: 1 and no label hetero/accelerator"),
         ("hetero/accelerator: t4", "hetero/accelerator: t44", "is it t4"),
         ("hetero/accelerator: t4", "hetero/speed: fast", "there is no label hetero/speed"),
@@ -129,10 +130,10 @@ def test_a_plan_of_another_job_or_cluster_is_refused(job_path: Path, cluster_pat
     out = tmp_path / "plan.json"
     make(job_path, cluster_path, out=out)
     job = load_job(job_path)
-    with pytest.raises(PlanError, match=r"another state of the job .* plan again: hetero plan"):
+    with pytest.raises(PlanError, match=r"another state of the job .*: train changed; plan again: hetero plan"):
         planned_job(load_job(job_path, overrides=["train.batch_size=64"]), path=out)
     edited(cluster_path, "max_workers: 24", "max_workers: 2")
-    with pytest.raises(PlanError, match=r"before .*cluster\.yaml changed"):
+    with pytest.raises(PlanError, match=r"before .*cluster\.yaml changed \(cpu\)"):
         planned_job(job, path=out)
     cluster_path.unlink()
     with pytest.raises(PlanError, match="which is not there"):

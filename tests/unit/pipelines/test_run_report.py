@@ -102,3 +102,9 @@ def test_an_evaluation_says_what_was_scored() -> None:
 
 def test_sizes() -> None:
     assert [size(n) for n in (0, 1023, 1536, 3 << 29, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "1.5 GiB", "5.0 TiB"]
+
+
+def test_what_a_plan_promised_stands_beside_what_was_reached() -> None:
+    told = " ".join(text_of(report(replace(SUMMARY, predicted_samples_per_s=25_000.0))))
+    assert "23,457; the plan predicted 25,000" in told
+    assert "predicted" not in " ".join(text_of(report(SUMMARY)))

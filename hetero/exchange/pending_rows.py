@@ -1,0 +1,92 @@
+"""Rows that several servers were asked for, as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero.errors import ProtocolError, StaleRoutingError
+from hetero.exchange.messages import LeaseReply, Pending, PullReply
+from hetero.exchange.traffic import Traffic, bytes_of
+from hetero.keys.routing import Routed
+from hetero.observe.spans import Span, SpanClock
+from hetero.records import F32
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Answers of all servers under way, and how they make up what was asked for, per group. version: see `Routing`.
+
+    bags: of groups whose rows the servers pool, how many; 0 for rows.
+    """
+
+    version: int
+    routed: Sequence[Sequence[Routed]]
+    answers: Sequence[Pending[PullReply] | Pending[LeaseReply]]
+    bags: Sequence[int]
+
+
+class PendingRows:
+    """Rows under way from several servers, put in the order they were asked for. widths: floats a row, per group.
+
+    ask: asks all servers. follow: makes the client go by the routing in an error; what was refused is asked for anew.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], Asked],
+        *,
+        widths: Sequence[int],
+        follow: Callable[[StaleRoutingError, int], None],
+        clock: SpanClock,
+        traffic: Traffic,
+    ) -> None:
+        self._ask, self._follow = ask, follow
+        self._widths, self._clock, self._traffic = widths, clock, traffic
+        self._asked = ask()
+
+    def result(self) -> tuple[F32, ...]:
+        """Per group float32 [U, width], or [bags, width] where servers pool, writable and in this process's memory."""
+        while True:
+            replies = self._replies()
+            if replies is not None:
+                return self._in_order(replies)
+            self._asked = self._ask()
+
+    def _replies(self) -> list[PullReply | LeaseReply] | None:
+        """What the servers answered; None when they go by another routing, which is followed now.
+
+        Raises ProtocolError when some of them go by it and some do not.
+        """
+        replies: list[PullReply | LeaseReply] = []
+        refused: StaleRoutingError | None = None
+        for answer in self._asked.answers:
+            try:
+                with self._clock.span(Span.WAIT_SERVER):
+                    replies.append(answer.result())
+            except StaleRoutingError as error:
+                refused = error
+        if refused is None:
+            return replies
+        if replies:
+            raise ProtocolError(f"{len(replies)} servers answered by a routing that another refused: {refused}")
+        self._follow(refused, self._asked.version)
+        return None
+
+    def _in_order(self, replies: Sequence[PullReply | LeaseReply]) -> tuple[F32, ...]:
+        routed = self._asked.routed
+        bags = self._asked.bags
+        counts = [
+            pooled or sum(len(part.positions) for part in group) for pooled, group in zip(bags, routed, strict=True)
+        ]
+        rows = tuple(np.zeros((n, width), np.float32) for n, width in zip(counts, self._widths, strict=True))
+        for server, reply in enumerate(replies):
+            self._traffic.pulled += bytes_of(reply.rows)
+            for group, part in enumerate(reply.rows):
+                if bags[group]:
+                    rows[group][:] += part
+                else:
+                    rows[group][routed[group][server].positions] = part
+        return rows

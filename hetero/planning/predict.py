@@ -1,0 +1,145 @@
+"""What a placement of roles on kinds of node reaches, from a profile that was taken one task at a time. Pure.
+
+A step ends when the slowest tower has done its share and all have met. Readers, sequencer and servers work ahead of it
+or behind it, so the run is as fast as the slowest of them. Towers wait for servers only where they pull every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hetero.hardware.devices import Link
+from hetero.planning.task_profile import (
+    READER_TASKS,
+    ROUTING_TASKS,
+    SEQUENCER_TASKS,
+    SERVER_TASKS,
+    TOWER_TASKS,
+    JobProfile,
+)
+
+_ROUNDS = 30
+LOCAL = Link(name="object store", latency_s=2e-3, bytes_per_s=1e9, source="a call and its arrays, assumed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Kinds of node by role. batch: rows of a step over all towers. window: steps, 0 pulls and pushes every step.
+
+    shares: of the batch, by tower; None for those with which towers end together. calls: a call from a tower to a
+    server and back with its arrays; group: a message of a collective. dense_bytes: of the gradients that towers sum.
+    machine_cores: CPUs that all nodes share, where they are on one machine; 0 for nodes of their own.
+    """
+
+    readers: Sequence[str]
+    servers: Sequence[str]
+    towers: Sequence[str]
+    batch: int
+    window: int = 0
+    shares: Sequence[float] | None = None
+    calls: Link = LOCAL
+    group: Link = LOCAL
+    dense_bytes: float = 0.0
+    machine_cores: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """samples_per_s: of the run. bound_by: which role it waits for. rates: what each role would reach alone. shares: of
+    the batch, by tower. step_s: of the towers together."""
+
+    samples_per_s: float
+    bound_by: str
+    rates: Mapping[str, float]
+    shares: tuple[float, ...]
+    step_s: float
+
+
+def predict(profile: JobProfile, configuration: Configuration) -> Prediction:
+    """Raises PlanError for a kind of node that was not measured."""
+    shares = tuple(configuration.shares or _together(profile, configuration))
+    batch = configuration.batch
+    step_s = max(
+        _tower_s(profile, kind, share * batch, configuration)
+        for kind, share in zip(configuration.towers, shares, strict=True)
+    ) + _meeting_s(configuration)
+    rates = {
+        "towers": batch / step_s,
+        "readers": sum(_rate(profile, kind, READER_TASKS, batch) for kind in configuration.readers),
+        "sequencer": _rate(profile, configuration.readers[0], SEQUENCER_TASKS, batch) if configuration.window else 0.0,
+        "servers": sum(_rate(profile, kind, SERVER_TASKS, batch) for kind in configuration.servers),
+        "cores": _machine_rate(profile, configuration, shares),
+    }
+    rates = {name: rate for name, rate in rates.items() if rate > 0}
+    slowest = min(rates, key=rates.__getitem__)
+    return Prediction(samples_per_s=rates[slowest], bound_by=slowest, rates=rates, shares=shares, step_s=step_s)
+
+
+def _rate(profile: JobProfile, kind: str, names: Sequence[str], rows: float) -> float:
+    seconds = profile.of(kind).seconds(names, rows)
+    return rows / seconds if seconds > 0 else 0.0
+
+
+def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configuration) -> float:
+    """Of a step with so many rows, without meeting others."""
+    node = profile.of(kind)
+    several = ROUTING_TASKS if len(configuration.servers) > 1 else ()
+    seconds = node.seconds((*TOWER_TASKS, *several), rows)
+    if configuration.window:
+        return seconds
+    servers = [profile.of(each) for each in configuration.servers]
+    waiting = max(server.seconds(SERVER_TASKS, rows) for server in servers) / len(servers)
+    moved = node.bytes("lookup", rows) + node.bytes("push", rows)
+    calls = configuration.calls
+    return seconds + waiting + 2 * calls.latency_s + moved / calls.bytes_per_s
+
+
+def _meeting_s(configuration: Configuration) -> float:
+    """The sum of dense gradients, and of leased rows what all towers swap."""
+    towers, group = len(configuration.towers), configuration.group
+    if towers == 1:
+        return 0.0
+    summed = 2 * (towers - 1) / towers * configuration.dense_bytes / group.bytes_per_s
+    messages = 1 + (2 if configuration.window else 0)
+    return messages * group.latency_s + summed
+
+
+def _together(profile: JobProfile, configuration: Configuration) -> list[float]:
+    """Shares with which all towers end a step together, by halving the step's length."""
+    batch, kinds = float(configuration.batch), configuration.towers
+
+    def rows_within(seconds: float) -> list[float]:
+        rows = {kind: _rows_within(profile, kind, seconds, configuration) for kind in set(kinds)}
+        return [rows[kind] for kind in kinds]
+
+    low, high = 0.0, max(_tower_s(profile, kind, batch, configuration) for kind in kinds)
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if sum(rows_within(middle)) >= batch else (middle, high)
+    rows = rows_within(high)
+    return [each / sum(rows) for each in rows]
+
+
+def _rows_within(profile: JobProfile, kind: str, seconds: float, configuration: Configuration) -> float:
+    """The most rows of a batch that a tower trains in so many seconds; one at least."""
+    low, high = 1.0, float(configuration.batch)
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        fits = _tower_s(profile, kind, middle, configuration) <= seconds
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _machine_rate(profile: JobProfile, configuration: Configuration, shares: Sequence[float]) -> float:
+    """Of nodes that share one machine's cores: CPU time of all tasks together. 0 for nodes of their own."""
+    if not configuration.machine_cores:
+        return 0.0
+    batch = configuration.batch
+    cpu_s = profile.of(configuration.readers[0]).cpu_s((*READER_TASKS, *SEQUENCER_TASKS), batch)
+    cpu_s += profile.of(configuration.servers[0]).cpu_s(SERVER_TASKS, batch)
+    cpu_s += sum(
+        profile.of(kind).cpu_s(TOWER_TASKS, share * batch)
+        for kind, share in zip(configuration.towers, shares, strict=True)
+    )
+    return configuration.machine_cores * batch / cpu_s if cpu_s > 0 else 0.0
