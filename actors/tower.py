@@ -162,14 +162,9 @@ class TowerActor:
             group=group,
             clock=self._clock,
         )
+        clock, place = self._clock, self._place
         tower = Tower(
-            self._job,
-            module=module,
-            client=client,
-            dense=dense,
-            clock=self._clock,
-            precision=precision,
-            place=self._place,
+            self._job, module=module, client=client, dense=dense, clock=clock, precision=precision, place=place
         )
         move = TowerMove(client, self._servers_of)
         readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
