@@ -47,7 +47,10 @@ def cpus_needed(job: JobSpec) -> float:
 
 def bundles_of(job: JobSpec) -> list[Bundle]:
     """The run's bundles; every actor is in one."""
-    return _on_nodes(job) if job.nodes else [_alone(number, cpus) for number, cpus in _cpus(job).items()]
+    if job.nodes:
+        return _on_nodes(job)
+    gpu = {"GPU": 1.0} if job.device == "cuda" else {}
+    return [_alone(number, cpus, gpu if number[0] is Role.TOWER else {}) for number, cpus in _cpus(job).items()]
 
 
 def _cpus(job: JobSpec) -> dict[Number, float]:
@@ -70,8 +73,9 @@ def followers_of(job: JobSpec) -> int:
     return 0 if job.tower.mesh is None else job.tower.mesh.ranks - job.towers.count
 
 
-def _alone(number: Number, cpus: float) -> Bundle:
-    return Bundle(resources={"CPU": cpus}, labels={}, members={number: {"CPU": cpus}})
+def _alone(number: Number, cpus: float, devices: Mapping[str, float]) -> Bundle:
+    resources = {"CPU": cpus, **devices}
+    return Bundle(resources=resources, labels={}, members={number: resources})
 
 
 def _on_nodes(job: JobSpec) -> list[Bundle]:

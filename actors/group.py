@@ -269,9 +269,12 @@ def _no_room(job: JobSpec, bundles: Sequence[Bundle]) -> str:
     needed = sum(bundle.resources["CPU"] for bundle in bundles)
     total = cast(Any, ray).cluster_resources().get("CPU", 0.0)
     free = cast(Any, ray).available_resources().get("CPU", 0.0)
+    gpus = sum(bundle.resources.get("GPU", 0.0) for bundle in bundles)
+    there_are = cast(Any, ray).cluster_resources().get("GPU", 0.0)
     said = (
-        f"the cluster has no room for this run: its actors, in {len(bundles)} bundles, ask for {needed:g} CPUs, "
-        f"{free:g} of {total:g} are free after {room_deadline_s(job):g} s"
+        f"the cluster has no room for this run: its actors, in {len(bundles)} bundles, ask for "
+        + (f"{gpus:g} GPUs, the cluster has {there_are:g}, and " if gpus else "")
+        + f"{needed:g} CPUs, {free:g} of {total:g} are free after {room_deadline_s(job):g} s"
     )
     if not job.nodes:
         return f"{said}; lower roles.* in the job, add nodes, or wait for them or for other runs (run.room_deadline_s)"

@@ -29,6 +29,7 @@ from hetero.exchange.sources import RowSource
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.precision import FastBf16, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.hardware.tower_device import tower_device
 from hetero.keys.routing import Routing
 from hetero.loops.batches import PrefetchStream
 from hetero.loops.cuts import CutRule, Taken, TowerCuts
@@ -47,6 +48,7 @@ from hetero.loops.warm import warm_tower_kernels
 from hetero.loops.windows import WindowFeed
 from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock
+from hetero.optim.device_path import described
 from hetero.parallel.group import CollectiveGroup, Rendezvous, SoleTower, TowerGroup, free_rendezvous
 from hetero.parallel.text_mesh import TextRank
 from hetero.records import Precision, SnapshotSpec
@@ -123,7 +125,8 @@ class TowerActor:
         torch.set_num_threads(context.job.threads_of_tower(index))
         self._pulses = RolePulses(f"tower/{index}")
         self._metrics = RayMetrics(context.run)
-        warm_tower_kernels(context.job)
+        self._place = tower_device(context.job.device, window_bytes=context.job.window_bytes)
+        warm_tower_kernels(context.job, place=self._place)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> int:
@@ -136,7 +139,7 @@ class TowerActor:
 
     def fast_bf16(self) -> FastBf16:
         """Whether this tower's device multiplies bf16 matrices in hardware."""
-        return fast_bf16_here()
+        return fast_bf16_here(self._place.kind)
 
     def join(self, peers: Peers, rendezvous: Rendezvous | None, precision: Precision) -> None:
         """Build the model and meet the other towers, who take the same precision. Raises TowerError, JobError."""
@@ -153,14 +156,14 @@ class TowerActor:
                 rank=self._index,
                 size=self._job.towers.count,
                 deadline_s=self._job.deadline_s + self._context.reader_patience_s,  # another may wait for its reader
-                device=torch.device("cpu"),
+                device=self._place.device,
             )
         servers = [RemoteServer(peer) for peer in peers.servers]
         client = ShardedRowClient(
             self._job, tower=self._index, servers=servers, clock=self._clock, connect=self._servers_of
         )
         if text is None:
-            module = make_tower(self._job, tower_class=self._context.tower_class)
+            module = make_tower(self._job, tower_class=self._context.tower_class).to(self._place.device)
         dense = dense_side(
             self._job,
             tower=self._index,
@@ -171,7 +174,10 @@ class TowerActor:
             clock=self._clock,
             text=text,
         )
-        tower = Tower(self._job, module=module, client=client, dense=dense, clock=self._clock, precision=precision)
+        clock, place = self._clock, self._place
+        tower = Tower(
+            self._job, module=module, client=client, dense=dense, clock=clock, precision=precision, place=place
+        )
         move = TowerMove(client, self._servers_of)
         readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
         self._state = _Joined(tower=tower, peers=peers, readers=readers, client=client, group=group, move=move)
@@ -211,6 +217,8 @@ class TowerActor:
             windows=feed,
             clock=self._clock,
             traffic=state.client.traffic,
+            device=self._place.device if self._place.holds_rows else None,
+            background=True,
         )
         try:
             return self._train(state, self._stream(state, feed), leased)
@@ -335,6 +343,7 @@ class TowerActor:
             peak_rss_bytes=peak_rss_bytes(),
             cpu_s=time.process_time(),
             traffic={} if self._state is None else self._state.client.traffic.to_dict(),
+            device=described(self._place),
         )
 
     def _train(self, state: _Joined, stream: BatchStream, source: RowSource) -> StepLog:

@@ -245,7 +245,7 @@ def interaction(tower: DLRM, rates: Rates) -> Piece:
 def pooling(workload: Workload, rates: Rates) -> Piece:
     """Unique rows to one row a cell, and gradients back, duplicates merged; plain torch: embedding."""
     layout = EmbeddingLayout.from_job(workload.job)
-    rows = [torch.from_numpy(workload.leased.weights(slots)) for slots in workload.slots]
+    rows = [workload.leased.weights(slots) for slots in workload.slots]
     local = [torch.from_numpy(batch.groups[0].pooled.local.astype(np.int64)) for batch in workload.batches]
     grad = torch.randn(BATCH, FIELDS, DIM)
 
@@ -279,7 +279,7 @@ def row_optimizer(workload: Workload, rates: Rates) -> Piece:
 
     def ours(number: int) -> None:
         workload.leased.weights(workload.slots[number])
-        workload.leased.update(workload.slots[number], gradients[number].numpy(), step=0)
+        workload.leased.update(workload.slots[number], gradients[number], step=0)
 
     unique = len(slots[0])
     moved = 4 * unique * (2 * DIM + 2 * (DIM + 1) + DIM)

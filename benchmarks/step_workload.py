@@ -9,10 +9,12 @@ from __future__ import annotations
 import resource
 
 import numpy as np
+from torch import Tensor
 
 from benchmarks.kernels import zipf_ids
 from hetero.exchange.client import PushSummary
 from hetero.exchange.dense_sides import ReplicatedDense
+from hetero.exchange.held_rows import Arrived
 from hetero.exchange.leased_group import LeasedGroup
 from hetero.exchange.traffic import Traffic
 from hetero.hardware.heap import keep_freed_memory
@@ -23,7 +25,6 @@ from hetero.observe.spans import SpanClock
 from hetero.parallel.dense import DenseUpdater
 from hetero.parallel.group import SoleTower
 from hetero.records import (
-    F32,
     I32,
     START,
     U16,
@@ -145,11 +146,12 @@ class _Leased:
     def __init__(self, group: LeasedGroup, slots: I32) -> None:
         self._group, self._slots = group, slots
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
         return (self._group.weights(self._slots),)
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        return PushSummary(rejected=len(self._group.update(self._slots, gradients[0], step=0)), examples=())
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        rejected = self._group.update(self._slots, gradients[0], step=0).result()
+        return PushSummary(rejected=len(rejected), examples=())
 
     def deliver(self, steps: int) -> PushSummary:
         return self.finish()
@@ -180,7 +182,7 @@ def leased_group(job: JobSpec, random: np.random.Generator, *, rows: int) -> Lea
             enter_slots=np.arange(rows, dtype=np.int32),
             capacity=rows,
         ),
-        first,
+        Arrived(first),
     )
     return group
 

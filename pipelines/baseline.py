@@ -9,6 +9,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass
 from hetero.loops.warm import warm_kernels
 from hetero.observe.summary import Baseline
+from hetero.records import HOST_DEVICE
 from pipelines.build import Placement, opened_run
 from pipelines.evaluate import metrics_of
 from pipelines.job import Job, baseline_job, resolve
@@ -23,7 +24,8 @@ def train_baseline(job: Job, *, test: DataPass | None, progress: Progress) -> Ba
     progress.phase(f"training the baseline, {job.baseline}")
     plain = baseline_job(job)
     spec = resolve(plain)
-    spec = replace(spec, towers=replace(spec.towers, count=1), servers=replace(spec.servers, count=1))
+    one_tower, one_server = replace(spec.towers, count=1), replace(spec.servers, count=1)
+    spec = replace(spec, towers=one_tower, servers=one_server, device=HOST_DEVICE)
     train = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=spec.max_steps)
     warm_kernels(spec)
     with opened_run(spec, name=plain.name, placement=Placement(in_process=True)) as run:

@@ -15,6 +15,7 @@ from hetero.loops.warm import warm_kernels
 from hetero.metrics.report import MetricReport, evaluate_predictions
 from hetero.observe.run_folder import RunFolder
 from hetero.observe.summary import Scores
+from hetero.records import HOST_DEVICE
 from pipelines.build import Placement, opened_run, tower_class_of
 from pipelines.job import load_job, resolve
 from pipelines.models import MODEL
@@ -45,7 +46,7 @@ def evaluate_run(
     scored = DataPass.open(wanted, phase=Phase.TEST)
     spec = replace(spec, nodes=())  # where there is room: it may be another cluster than the one that trained
     if in_process:
-        spec = replace(spec, towers=replace(spec.towers, count=1))
+        spec = replace(spec, towers=replace(spec.towers, count=1), device=HOST_DEVICE)
     warm_kernels(spec)
     placement = Placement(in_process=in_process, address=address)
     tower_class = tower_class_of(job.tower.name)

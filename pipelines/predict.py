@@ -22,7 +22,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.results import ScoredPart
 from hetero.loops.run import DataPass, RunProgress
 from hetero.loops.warm import warm_kernels
-from hetero.records import DataSpec
+from hetero.records import HOST_DEVICE, DataSpec
 from pipelines.build import Placement, opened_run, tower_class_of
 from pipelines.models import Model, find_model
 from pipelines.resolve import data_spec
@@ -77,7 +77,9 @@ def predict_run(
     scored = DataPass.open(_unlabelled(found, data), phase=Phase.TEST)
     kept = _kept(scored.data, columns, label=found.job.data.label)
     _refuse_own_input(output, scored.data)
-    spec = replace(found.spec, towers=replace(found.spec.towers, count=1)) if in_process else found.spec
+    spec = found.spec
+    if in_process:
+        spec = replace(spec, towers=replace(spec.towers, count=1), device=HOST_DEVICE)
     warm_kernels(spec)
     placement = Placement(in_process=in_process, address=address)
     tower_class = tower_class_of(found.job.tower.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from rich import box
@@ -125,6 +126,9 @@ def fact_rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "rows/s", f"{summary.samples_per_s:,.0f}" + (f"; the plan predicted {promised:,.0f}" if promised else "")
     if summary.precision:
         yield "precision", f"{summary.precision['taken']} ({summary.precision['why']})"
+    for device, towers in Counter(summary.devices).items():
+        if not device.startswith("host"):
+            yield "rows of windows on", f"{device}{f', {towers} towers' if towers > 1 else ''}"
     if summary.window:
         steps, bytes_ = int(str(summary.window["taken"])), float(str(summary.window["bytes"]))
         yield "window", f"{steps} steps, at most {size(bytes_)} of rows a tower ({summary.window['why']})"

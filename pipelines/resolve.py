@@ -91,6 +91,7 @@ def resolve(job: Job, *, folder: Path = Path()) -> JobSpec:
         readers=_role(job.roles.readers),
         servers=_role(job.roles.servers),
         towers=_role(job.roles.towers),
+        device=job.roles.towers.device,
         server_schedule=tuple(ServersAt(step=at.step, count=at.count) for at in job.roles.servers.schedule),
         nodes=places_of(job.roles),
         pool_on_servers=job.train.pooling == "server",

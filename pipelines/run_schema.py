@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, Strict, field_validator, model_validator
 
-from hetero.records import DiskIo
+from hetero.records import HOST_DEVICE, DiskIo
 from pipelines.values import Bytes, Count, Flag, Paths, Positive, Section, Text
 
 
@@ -40,8 +40,11 @@ class Shares(Section):
 
 
 class TowerRole(Role):
-    """As `Role`. shares: of the batch, of each tower."""
+    """As `Role`. device: where towers compute and hold the rows they lease: `host`, the CPU and its memory with kernels
+    of their own; `cuda`, a CUDA device for each; or another torch device, `cpu` among them, with torch operations.
+    shares: of the batch, of each tower."""
 
+    device: Annotated[str, Strict(), Field(pattern=r"^[a-z]+$")] = HOST_DEVICE
     shares: Shares = Shares()
 
 

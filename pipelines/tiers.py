@@ -118,7 +118,7 @@ def plot_study(study: TierStudy, path: Path) -> None:
 
 def study_table(study: TierStudy) -> RenderableType:
     """One line a budget, and one of what the run measured."""
-    table = Table(box=None, padding=(0, 2))
+    table = Table(box=None, padding=(0, 1))
     names = ("memory", "found in memory", "rows in memory", "rows on SSD", "rows from SSD", "read", "written")
     for name in (*names, "times the rows evicted"):
         table.add_column(name, justify="right")

@@ -62,6 +62,7 @@ class _Result:
     metrics: MetricReport | None
     auc_bucketed: float | None
     report: RunReport
+    tiers: Mapping[str, int]
     malformed: int
 
 
@@ -226,6 +227,7 @@ def _attempt(
             if counts is not None and not stop.asked():
                 return counts
             raise stop.error(_how_to_go_on(outcome, folder=folder))
+        tiers = run.report().tiers if spec.storage else {}  # of training alone, before scoring and the model
         watcher.end(Phase.TRAIN)
         watcher.note_rejected(outcome)
         metrics, auc_bucketed = None, None
@@ -244,6 +246,7 @@ def _attempt(
             metrics=metrics,
             auc_bucketed=auc_bucketed,
             report=run.report(),
+            tiers=tiers,
             malformed=watcher.malformed,
         )
 
@@ -308,6 +311,7 @@ def _summary(
         final_loss=float(outcome.losses[-1]) if len(outcome.losses) else None,
         time_to_first_step_s=outcome.first_step_t - started_t if outcome.first_step_t else None,
         precision=report.precision.to_dict(),
+        devices=tuple(tower.device for tower in report.towers),
         window=report.window.to_dict() if report.window else {},
         wait_fraction=1.0 - speed.efficiency if speed else 0.0,
         speed=speed.to_dict() if speed else {},
@@ -322,7 +326,7 @@ def _summary(
         recoveries=tuple(recovery.to_dict() for recovery in result.recoveries),
         bytes=report.traffic,
         peak_rss_bytes={role.name: role.peak_rss_bytes for role in report.roles},
-        tiers=tiers_record(report.tiers, samples=outcome.rows),
+        tiers=tiers_record(result.tiers, samples=outcome.rows - before),
         policies=report.policies,
         object_store=asdict(report.store) if report.store else {},
         predicted_samples_per_s=job.run.predicted,

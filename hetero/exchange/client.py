@@ -200,8 +200,11 @@ class ShardedRowClient:
             self._sequences[index] += 1
             self._under_way.append(server.push(request))
 
-    def lease(self, keys: Sequence[KeySet], *, window: int) -> PendingRows:
-        """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back."""
+    def lease(self, keys: Sequence[KeySet], *, window: int, clock: SpanClock | None = None) -> PendingRows:
+        """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back.
+
+        clock: of the thread that will wait for them, when it is another than this client's.
+        """
         self.traffic.pulled += bytes_of(keys)
 
         def leased(server: ServerHandle, own: tuple[KeySet, ...], _: tuple[Bags | None, ...]) -> Pending[LeaseReply]:
@@ -209,7 +212,7 @@ class ShardedRowClient:
             return server.lease(LeaseRequest(tower=self._tower, window=window, keys=own, version=version))
 
         widths = [lease_width(group) for group in self._job.groups]
-        return self._pending(keys, leased, widths=widths, traffic=self.traffic)
+        return self._pending(keys, leased, widths=widths, traffic=self.traffic, clock=clock)
 
     def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None) -> None:
         """Send leased rows back, per group float32 [U, W]. Returns once they are under way. flush: see the message.
@@ -335,6 +338,7 @@ class ShardedRowClient:
         *,
         widths: Sequence[int],
         traffic: Traffic,
+        clock: SpanClock | None = None,
         bags: Sequence[Bags | None] = (),
     ) -> PendingRows:
         counts = [0 if each is None else bag_count(each) for each in bags] or [0] * len(keys)
@@ -348,7 +352,8 @@ class ShardedRowClient:
             ]
             return Asked(self.routing.version, routed, answers, counts)
 
-        return PendingRows(ask, widths=widths, follow=self._follow, clock=self._clock, traffic=traffic)
+        own = clock or self._clock
+        return PendingRows(ask, widths=widths, follow=self._follow, clock=own, traffic=traffic)
 
     def _route(self, keys: Sequence[KeySet]) -> list[tuple[Routed, ...]]:
         return [self._router.route(group) for group in keys]

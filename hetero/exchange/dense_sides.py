@@ -240,5 +240,5 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> F32:
-    flat: F32 = torch.cat([tensor.reshape(-1) for tensor in tensors]).float().numpy()
+    flat: F32 = torch.cat([tensor.reshape(-1) for tensor in tensors]).float().cpu().numpy()
     return flat

@@ -18,10 +18,12 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hetero.errors import ProtocolError
 from hetero.exchange.client import PushSummary
 from hetero.exchange.dense_sides import DenseClient
+from hetero.exchange.device_copies import as_tensors, on_host
 from hetero.exchange.messages import DifferencesReply, Purpose, RejectedGradient
 from hetero.kernels.leased import gather_kernel, scatter_kernel, update_slots_kernel
 from hetero.kernels.optimizers import update_room
@@ -123,7 +125,7 @@ class GeoCopies:
             self._dense_base = self._dense.values()
             self._opened = True
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
         self._step = spec.step
         keys = [group.unique for group in batch.groups]
         missing = [copied.without_copy(part) for copied, part in zip(self._groups, keys, strict=True)]
@@ -131,14 +133,14 @@ class GeoCopies:
             fetched = self._client.pull(missing, step=spec.step, purpose=Purpose.TRAIN)
             for copied, part, weights in zip(self._groups, missing, fetched, strict=True):
                 copied.add(part, weights)
-        return tuple(copied.weights(part) for copied, part in zip(self._groups, keys, strict=True))
+        return as_tensors([copied.weights(part) for copied, part in zip(self._groups, keys, strict=True)])
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
         told, self._told = self._told, PushSummary(rejected=0, examples=())
-        rejected, examples = told.rejected, list(told.examples)
+        rejected, examples, given = told.rejected, list(told.examples), on_host(gradients)
         for index, copied in enumerate(self._groups):
             unique = batch.groups[index].unique
-            bad = copied.update(unique, gradients[index])
+            bad = copied.update(unique, given[index])
             rejected += len(bad)
             names = {table.index: table.name for table in self._job.groups[index].tables}
             examples += [

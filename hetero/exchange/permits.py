@@ -23,8 +23,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from torch import Tensor
+
 from hetero.errors import JobError, ProtocolError
 from hetero.exchange.client import PushSummary
+from hetero.exchange.device_copies import as_tensors, on_host
 from hetero.exchange.messages import Pending, Purpose
 from hetero.records import F32, Batch, BatchSpec, KeySet
 
@@ -109,11 +112,11 @@ class PullsAhead:
         self._asked.clear()
         self._batches.close()
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
-        return self._rows.pop(spec.step).result()
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
+        return as_tensors(self._rows.pop(spec.step).result())
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        self._client.push([group.unique for group in batch.groups], gradients, step=spec.step)
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        self._client.push([group.unique for group in batch.groups], on_host(gradients), step=spec.step)
         return self._client.settle() if self._joint else self._client.settled()
 
     def deliver(self, steps: int) -> PushSummary:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 from hetero.exchange.client import PushSummary, RowClient
+from hetero.exchange.device_copies import as_tensors, on_host
 from hetero.exchange.messages import Pending, Purpose
 from hetero.exchange.server_pooling import bags_of, divisors
 from hetero.records import F32, Bags, Batch, BatchSpec, KeySet
@@ -19,11 +21,11 @@ from hetero.records import F32, Bags, Batch, BatchSpec, KeySet
 class RowSource(Protocol):
     """What a tower's step needs of the sparse side."""
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
-        """Weights of the batch's unique rows, per group float32 [U, E], writable."""
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
+        """Weights of the batch's unique rows, per group float32 [U, E], in memory of their own, where rows are held."""
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        """Hand over merged gradients, per group float32 [U, E]; rows rejected as far as known now."""
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        """Hand over merged gradients, per group float32 [U, E], from any device; rows rejected as far as known now."""
 
     def deliver(self, steps: int) -> PushSummary:
         """The servers hold every row as it is after `steps` steps when this returns, and training goes on; rows
@@ -71,11 +73,12 @@ class PulledRows:
         self._client = client
         self._towers = towers
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
-        return self._client.pull([group.unique for group in batch.groups], step=spec.step, purpose=Purpose.TRAIN)
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
+        keys = [group.unique for group in batch.groups]
+        return as_tensors(self._client.pull(keys, step=spec.step, purpose=Purpose.TRAIN))
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
-        self._client.push([group.unique for group in batch.groups], gradients, step=spec.step)
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
+        self._client.push([group.unique for group in batch.groups], on_host(gradients), step=spec.step)
         return self._client.settle() if self._towers > 1 else self._client.settled()
 
     def deliver(self, steps: int) -> PushSummary:
@@ -108,16 +111,16 @@ class ServerPooledRows(PulledRows):
         self._groups = groups
         self._mean = mean
 
-    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[F32, ...]:
+    def rows(self, spec: BatchSpec, batch: Batch) -> tuple[Tensor, ...]:
         bags = bags_of(batch, self._groups)
         keys = [group.unique for group in batch.groups]
         pulled = self._pooling.ask(keys, step=spec.step, purpose=Purpose.TRAIN, bags=bags).result()
-        return self._divided(pulled, batch)
+        return as_tensors(self._divided(pulled, batch))
 
-    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[F32, ...]) -> PushSummary:
+    def apply(self, spec: BatchSpec, batch: Batch, gradients: tuple[Tensor, ...]) -> PushSummary:
         bags = bags_of(batch, self._groups)
         keys = [group.unique for group in batch.groups]
-        self._pooling.push(keys, self._divided(gradients, batch), step=spec.step, bags=bags)
+        self._pooling.push(keys, self._divided(on_host(gradients), batch), step=spec.step, bags=bags)
         return self._client.settle() if self._towers > 1 else self._client.settled()
 
     def _divided(self, values: tuple[F32, ...], batch: Batch) -> tuple[F32, ...]:

@@ -13,7 +13,8 @@ class Traffic:
     """pulled: rows fetched, with the keys that asked for them. pushed: gradients, differences or returned rows, with
     keys. dense_pulled, dense_pushed: dense parameters from servers, and their gradients or differences to them.
     swapped: rows and gradients sent to other towers of a window (`LeasedRows`). dense_summed: dense gradients this
-    tower gave to the sum over towers.
+    tower gave to the sum over towers. to_device, from_device: rows, indices and gradients' outcomes copied between host
+    and the device that holds a tower's rows.
     """
 
     pulled: int = 0
@@ -22,6 +23,8 @@ class Traffic:
     dense_pulled: int = 0
     dense_pushed: int = 0
     dense_summed: int = 0
+    to_device: int = 0
+    from_device: int = 0
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

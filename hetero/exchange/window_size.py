@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hetero.errors import CapacityError
 from hetero.keys.windows import TowerWindow
 from hetero.optim.definition import lease_width
-from hetero.records import AUTO_WINDOW, JobSpec
+from hetero.records import AUTO_WINDOW, HOST_DEVICE, JobSpec
 
 GROWS_ABOVE = 0.01
 MOST_STEPS = 64
@@ -48,6 +48,9 @@ class WindowSize:
         self._asked = None if job.window == AUTO_WINDOW else job.window
         self._limit = job.window_bytes
         self._row_bytes = [4 * lease_width(group) for group in job.groups]
+        self._grows_apart = job.device != HOST_DEVICE
+        self._capacities: dict[tuple[int, int], int] = {}
+        self._copied = 0  # bytes held twice while longer rows take their place
         self._most = 0
         self._latest = 0
         self._why = "set by the job" if self._asked is not None else "a first window comes soonest with one step"
@@ -58,7 +61,7 @@ class WindowSize:
 
         Raises CapacityError when a window that cannot be made shorter does not fit the limit.
         """
-        self._latest = max(self._bytes_of(window) for window in windows)
+        self._latest = max(self._bytes_of(window, tower) for tower, window in enumerate(windows))
         self._most = max(self._most, self._latest)
         steps = len(windows[0].specs)
         if self._latest <= self._limit:
@@ -79,7 +82,7 @@ class WindowSize:
             return
         if share <= GROWS_ABOVE:
             self._why = f"boundaries take {share:.1%} of a tower's time, at most {GROWS_ABOVE:.0%} is wanted"
-        elif 2 * self._latest > self._limit:
+        elif 2 * self._latest + self._copied > self._limit:
             self._why = f"twice {self._latest} bytes would not fit train.window_bytes {self._limit}"
         elif self.steps < MOST_STEPS:
             self.steps *= 2
@@ -91,8 +94,16 @@ class WindowSize:
         """What holds now."""
         return WindowChoice(asked=self._asked, taken=self.steps, why=self._why, bytes=self._most)
 
-    def _bytes_of(self, window: TowerWindow) -> int:
-        return sum(
-            (len(moves.leave) + moves.capacity + len(moves.enter)) * width
-            for moves, width in zip(window.moves, self._row_bytes, strict=True)
-        )
+    def _bytes_of(self, window: TowerWindow, tower: int) -> int:
+        """Of the rows that leave, stay and enter; and on a device, where rows grow by being copied into longer tensors,
+        of those they are copied from. In host memory that is a part of them at most, and not counted."""
+        total = copied = 0
+        for group, (moves, width) in enumerate(zip(window.moves, self._row_bytes, strict=True)):
+            total += (len(moves.leave) + moves.capacity + len(moves.enter)) * width
+            before = self._capacities.get((tower, group), 0)
+            if self._grows_apart and moves.capacity > before:
+                self._capacities[tower, group] = moves.capacity
+                total += before * width
+            copied += self._capacities.get((tower, group), 0) * width
+        self._copied = max(self._copied, copied)
+        return total

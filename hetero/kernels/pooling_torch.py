@@ -23,31 +23,39 @@ _SEGMENT_REDUCE_DEVICES = frozenset({"cpu", "cuda"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceBags:
-    """`Bags` on a device. local: int64 [N]. bag: int64 [N], the bag of each position.
+    """`Bags` on a device. local: int64 [N]. bag: int64 [N], the bag of each position, or None: that of its number.
 
     counts: int64 [bags], or None when every bag holds exactly one. weights: float32 [N] or None.
     """
 
     local: Tensor
-    bag: Tensor
+    bag: Tensor | None
     counts: Tensor | None
     weights: Tensor | None
 
 
 def to_device(bags: Bags, *, device: torch.device) -> DeviceBags:
     """Copy bags to `device`."""
-    counts = bag_lengths(bags)
+    counts = None if bags.offsets is None else tensor_of(bag_lengths(bags), device=device).long()
     return DeviceBags(
-        local=tensor_of(bags.local.astype(np.int64), device=device),
-        bag=tensor_of(np.repeat(np.arange(len(counts)), counts), device=device),
-        counts=None if bags.offsets is None else tensor_of(counts, device=device),
+        local=tensor_of(bags.local, device=device).long(),
+        bag=None if counts is None else torch.repeat_interleave(counts, output_size=len(bags.local)),
+        counts=counts,
         weights=None if bags.weights is None else tensor_of(bags.weights, device=device),
     )
 
 
 def tensor_of(array: npt.NDArray[np.generic], *, device: torch.device) -> Tensor:
-    """The array as a tensor on `device`; on the CPU it shares memory unless the array is read-only."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+    """The array as a tensor on `device`; on the CPU it shares memory unless the array is read-only.
+
+    To CUDA it goes through pinned memory: the host does not wait for the copy, and may reuse the array at once.
+    """
+    if device.type != "cuda":
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+    pinned.numpy()[...] = array
+    return pinned.to(device, non_blocking=True)
 
 
 def pool_forward(rows: Tensor, bags: DeviceBags, *, mean: Bool) -> Tensor:
@@ -65,6 +73,7 @@ def pool_contributions(grad: Tensor, bags: DeviceBags, *, mean: Bool) -> Tensor:
     """grad float32 [bags, E] -> what each position adds to its row: float32 [N, E]."""
     if bags.counts is None:
         return _weighted(grad, bags)
+    assert bags.bag is not None
     if mean.any():
         grad = grad / _divisors(bags.counts, mean)[:, None]
     return _weighted(grad.index_select(0, bags.bag), bags)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hetero.kernels.address import prefetch, uint64_at
 from hetero.kernels.jit import inline, kernel
 from hetero.kernels.mix import mix64
-from hetero.records import I32, I64, U16, U64
+from hetero.records import I32, I64, U8, U16, U64
 
 HASH_BITS = 28
 MOST_LOCATIONS = (1 << 36) - 1
@@ -249,3 +249,48 @@ def newest_kernel(tables: U16, keys: U64, sequences: U64, slots: I32, newest: I3
             newest[found] = i
             found += 1
     return found
+
+
+@kernel
+def by_shard_kernel(
+    tables: U16,
+    keys: U64,
+    sequences: U64,
+    kinds: U8,
+    seeds: U64,
+    shift: np.uint64,
+    first: int,
+    stop: int,
+    starts: I64,
+    out_tables: U16,
+    out_keys: U64,
+    out_sequences: U64,
+    out_kinds: U8,
+    positions: I32,
+) -> int:
+    """Copy the whole records (kinds 1 and 2) of shards [first, stop), shard after shard, each in order; how many.
+
+    starts: int64 [shards + 1], zeros at first; those of shard s go to [starts[s], starts[s + 1]). positions: int32 [n],
+    which records they are.
+    """
+    shards = len(starts) - 1
+    mask = np.uint64(shards - 1)
+    shard_of = np.empty(len(keys), np.int16)
+    for i in range(len(keys)):
+        shard_of[i] = -1
+        if kinds[i] == 1 or kinds[i] == 2:
+            shard = np.int64((mix64(keys[i] ^ seeds[tables[i]]) >> shift) & mask)
+            if first <= shard < stop:
+                shard_of[i] = shard
+                starts[shard + 1] += 1
+    for number in range(shards):
+        starts[number + 1] += starts[number]
+    next_ = starts[:shards].copy()
+    for i in range(len(keys)):
+        if shard_of[i] < 0:
+            continue
+        at = next_[shard_of[i]]
+        next_[shard_of[i]] += 1
+        out_tables[at], out_keys[at], out_sequences[at] = tables[i], keys[i], sequences[i]
+        out_kinds[at], positions[at] = kinds[i], i
+    return int(starts[shards])

@@ -24,6 +24,7 @@ from hetero.exchange.sources import RowSource
 from hetero.exchange.window_size import WindowSize
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import peak_rss_bytes
+from hetero.hardware.tower_device import tower_device
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
@@ -42,6 +43,7 @@ from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.metrics import Pulse
 from hetero.observe.spans import SpanClock, SpanTotals, merge_totals
+from hetero.optim.device_path import described
 from hetero.parallel.group import SoleTower
 from hetero.records import JobSpec
 
@@ -70,7 +72,8 @@ class LocalRun:
             )
         torch.set_num_threads(job.towers.threads)
         self.job = job
-        self.precision = choose_precision(job.precision, [fast_bf16_here()])
+        self.place = tower_device(job.device, window_bytes=job.window_bytes)
+        self.precision = choose_precision(job.precision, [fast_bf16_here(self.place.kind)])
         self.servers = LocalServers(job)
         self._snapshots = LocalSnapshots(self.servers)
         self._clock = SpanClock()
@@ -83,7 +86,7 @@ class LocalRun:
         self._client = ShardedRowClient(
             job, tower=0, servers=handles, clock=self._clock, connect=None if self._lanes else self.servers.handles
         )
-        module = make_tower()
+        module = make_tower().to(self.place.device)
         dense = dense_side(
             job,
             tower=0,
@@ -100,6 +103,7 @@ class LocalRun:
             dense=dense,
             clock=self._clock,
             precision=self.precision.taken,
+            place=self.place,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -143,6 +147,8 @@ class LocalRun:
                 group=SoleTower(),
                 windows=windowed,
                 clock=self._clock,
+                traffic=self._client.traffic,
+                device=self.place.device if self.place.holds_rows else None,
             )
             self._window_size = windowed.size
             batches = windowed
@@ -210,6 +216,7 @@ class LocalRun:
             peak_rss_bytes=peak,
             cpu_s=cpu_s,
             traffic=self._client.traffic.to_dict(),
+            device=described(self.place),
         )
         self._wait()
         servers = tuple(server.state() for server in self.servers.servers)

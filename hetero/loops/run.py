@@ -161,13 +161,15 @@ class TrainOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleReport:
-    """What one role spent. name: `tower/0` and the like. traffic: bytes a tower moved, by path (`Traffic`)."""
+    """What one role spent. name: `tower/0` and the like. traffic: bytes a tower moved, by path (`Traffic`). device: of
+    a tower, where it computed and what updated its leased rows."""
 
     name: str
     spans: SpanTotals
     peak_rss_bytes: int
     cpu_s: float
     traffic: Mapping[str, int] = field(default_factory=dict)
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ from hetero.exchange.dense_sides import DenseSide
 from hetero.exchange.messages import Purpose
 from hetero.exchange.server_pooling import pooled_groups, shown
 from hetero.exchange.sources import RowSource
+from hetero.hardware.tower_device import ON_HOST, TowerDevice
+from hetero.kernels.pooling_torch import tensor_of
 from hetero.loops.protocols import BatchStream, Cut
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.uses import with_uses
@@ -30,6 +32,7 @@ from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
 from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
 from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
+from hetero.towers.lookup import Backend
 from hetero.towers.losses import TowerLoss
 from hetero.towers.outputs import TowerOutput, check_output
 from hetero.towers.registry import batch_coupled_layers
@@ -41,7 +44,8 @@ _MAX_STEPS_NOT_FINITE = 10
 class Tower:
     """A model replica with what it needs to train: rows from a client, a side that updates dense parameters.
 
-    precision: of the module's matrix products, FP32 or BF16, the same on all towers of the group.
+    place: where it computes; the module is there. precision: of the module's matrix products, FP32 or BF16, the same on
+    all towers of the group.
     Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
     """
 
@@ -54,6 +58,7 @@ class Tower:
         dense: DenseSide,
         clock: SpanClock,
         precision: Precision = Precision.FP32,
+        place: TowerDevice = ON_HOST,
     ) -> None:
         coupled, towers = batch_coupled_layers(module), job.towers.count
         if coupled and towers > 1:
@@ -70,6 +75,8 @@ class Tower:
         self._layout = EmbeddingLayout.from_job(job)
         self._pooled = pooled_groups(job)
         self._loss = TowerLoss(job)
+        self._place = place
+        self._backend = Backend.TORCH if place.holds_rows else Backend.AUTO
         self._is_bf16 = precision is Precision.BF16
 
     def train_step(self, spec: BatchSpec, batch: Batch, source: RowSource, *, flag: float = 0.0) -> DenseStep:
@@ -83,8 +90,8 @@ class Tower:
             pulled = source.rows(spec, batch)
             self.dense.begin()
         with self.clock.span(Span.TOWER_STEP):
-            rows = [torch.from_numpy(values).requires_grad_() for values in pulled]
-            _seed_dropout(self._job.seed, spec.step, spec.tower)
+            rows = [values.to(self._place.device).requires_grad_() for values in pulled]
+            _seed_dropout(self._job.seed, spec.step, spec.tower, kind=self._place.kind)
             output = self._forward(shown(batch, self._pooled), rows, is_bf16=self._is_bf16)
             loss = self._loss(output, batch, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -105,8 +112,8 @@ class Tower:
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            output = self._forward(batch, [torch.from_numpy(values) for values in pulled], is_bf16=False)
-            probabilities: F32 = torch.sigmoid(output.logits.float()).numpy()
+            output = self._forward(batch, [self._there(values) for values in pulled], is_bf16=False)
+            probabilities: F32 = torch.sigmoid(output.logits.float()).cpu().numpy()
         return probabilities
 
     def text_vectors(self, batch: Batch) -> tuple[F32, ...]:
@@ -115,7 +122,7 @@ class Tower:
         if text is None or not batch.tokens:
             raise TowerError(f"tower {self._job.tower.name}: has no text half, so it gives no vectors of texts")
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            return tuple(text(torch.from_numpy(tokens)).float().numpy() for tokens in batch.tokens)
+            return tuple(text(self._there(tokens)).float().cpu().numpy() for tokens in batch.tokens)
 
     def deliver(self, source: RowSource, *, steps: int) -> None:
         """Let the servers hold everything as it is after `steps` steps; training goes on."""
@@ -137,10 +144,14 @@ class Tower:
         self._note_rejected_dense(self.dense.settle())
 
     def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> TowerOutput:
-        embeddings: Embeddings = embed(batch, rows, self._layout)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
-            output = self.module(torch.from_numpy(batch.dense), embeddings)
+        embeddings: Embeddings = embed(batch, rows, self._layout, backend=self._backend)
+        with torch.autocast(self._place.kind, dtype=torch.bfloat16, enabled=is_bf16):
+            output = self.module(self._there(batch.dense), embeddings)
         return check_output(output, batch.rows, tasks=len(self._job.train.tasks))
+
+    def _there(self, values: np.ndarray) -> torch.Tensor:
+        """An array as a tensor where this tower computes."""
+        return tensor_of(values, device=self._place.device)
 
     def _note_step(self, batch: Batch, outcome: DenseStep) -> None:
         now = time.time()
@@ -247,16 +258,17 @@ def predict(tower: Tower, batches: BatchStream, *, sink: Callable[[ScoredPart], 
         sink(ScoredPart(step=spec.step, tower=spec.tower, pieces=spec.pieces, predictions=predictions, vectors=found))
 
 
-def _gradient(rows: torch.Tensor) -> F32:
-    if rows.grad is None:
-        return np.zeros(tuple(rows.shape), np.float32)
-    gradient: F32 = rows.grad.numpy()
-    return gradient
+def _gradient(rows: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
 
-def _seed_dropout(seed: int, step: int, tower: int) -> None:
+def _seed_dropout(seed: int, step: int, tower: int, *, kind: str) -> None:
     """Dropout depends on (job seed, step, tower) alone; distinct below 2^12 towers and 2^28 steps.
 
-    Only the generator of the CPU: `torch.manual_seed` leaves word for devices never begun, with a stack trace each.
+    Only the generators of the CPU and of the tower's device: `torch.manual_seed` leaves word for devices never begun,
+    with a stack trace each.
     """
-    torch.default_generator.manual_seed(((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF)
+    mixed = ((seed << 40) ^ (step << 12) ^ tower) & 0x7FFF_FFFF_FFFF_FFFF
+    torch.default_generator.manual_seed(mixed)
+    if kind == "cuda":
+        torch.cuda.manual_seed(mixed)

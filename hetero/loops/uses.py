@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hetero.optim.definition import gradient_width
 from hetero.records import F32, Bags, Batch, GroupBatch, GroupSpec
 
 
-def with_uses(gradients: tuple[F32, ...], batch: Batch, *, groups: Sequence[GroupSpec]) -> tuple[F32, ...]:
+def with_uses(gradients: tuple[Tensor, ...], batch: Batch, *, groups: Sequence[GroupSpec]) -> tuple[Tensor, ...]:
     """Gradients float32 [U, E] per group; of groups that count uses [U, E + 2], with shows and clicks behind."""
     if not any(gradient_width(group) > group.dim for group in groups):
         return gradients
     return tuple(
-        np.concatenate([own, _uses(of_group, batch.labels)], axis=1) if gradient_width(group) > group.dim else own
+        torch.cat([own, torch.from_numpy(_uses(of_group, batch.labels)).to(own.device)], dim=1)
+        if gradient_width(group) > group.dim
+        else own
         for own, of_group, group in zip(gradients, batch.groups, groups, strict=True)
     )
 

@@ -18,6 +18,7 @@ from hetero.exchange.client import PushSummary
 from hetero.exchange.geo_copies import CopiedGroup
 from hetero.exchange.leases import GivenWindows, LeasedRows
 from hetero.exchange.messages import Done, Pending
+from hetero.hardware.tower_device import ON_HOST, TowerDevice
 from hetero.kernels.leased import merge_kernel
 from hetero.keys.numbering import KeyNumbers
 from hetero.keys.routing import Router, initial_owners
@@ -51,8 +52,8 @@ def warm_kernels(job: JobSpec) -> float:
     return time.perf_counter() - started
 
 
-def warm_tower_kernels(job: JobSpec) -> None:
-    """What a tower of the job runs."""
+def warm_tower_kernels(job: JobSpec, *, place: TowerDevice = ON_HOST) -> None:
+    """What a tower of the job runs, in `place`."""
     job = replace(job, storage=None, towers=replace(job.towers, count=RoleSpec().count))
     for batch in invented_batches(job):
         keys = [group.unique for group in batch.groups]
@@ -61,7 +62,7 @@ def warm_tower_kernels(job: JobSpec) -> None:
             router.route(group)
         gradients = _one_step(job, batch)
         if job.mode is Mode.SYNC:
-            _leased_step(job, batch)
+            _leased_step(job, batch, device=place.device if place.holds_rows else None)
         if job.mode is Mode.GEO:
             for spec, unique, gradient in zip(job.groups, keys, gradients, strict=True):
                 copied = CopiedGroup(spec)
@@ -87,16 +88,23 @@ def _one_step(job: JobSpec, batch: Batch) -> tuple[F32, ...]:
     return tuple(np.zeros(tuple(values.shape), np.float32) for values in rows)
 
 
-def _leased_step(job: JobSpec, batch: Batch) -> None:
+def _leased_step(job: JobSpec, batch: Batch, *, device: torch.device | None) -> None:
     """A window of one step, and the one in which its rows leave."""
     windows = invented_windows(job, [group.unique for group in batch.groups])
     clock = SpanClock()
-    leased = LeasedRows(job, client=_NewRows(job), group=SoleTower(), windows=GivenWindows(windows), clock=clock)
-    gradients = tuple(np.zeros(values.shape, np.float32) for values in leased.rows(INVENTED_STEP, batch))
+    leased = LeasedRows(
+        job,
+        client=_NewRows(job),
+        group=SoleTower(),
+        windows=GivenWindows(windows),
+        clock=clock,
+        device=device,
+    )
+    gradients = tuple(torch.zeros_like(values) for values in leased.rows(INVENTED_STEP, batch))
     leased.apply(INVENTED_STEP, batch, with_uses(gradients, batch, groups=job.groups))
     leased.finish()
-    for rows in gradients:
-        merge_kernel(np.arange(len(rows), dtype=np.int32), rows, np.zeros_like(rows))
+    for rows in gradients if device is None else ():
+        merge_kernel(np.arange(len(rows), dtype=np.int32), rows.numpy(), np.zeros(tuple(rows.shape), np.float32))
 
 
 class _NewRows:
@@ -105,7 +113,7 @@ class _NewRows:
     def __init__(self, job: JobSpec) -> None:
         self._groups = job.groups
 
-    def lease(self, keys: Sequence[KeySet], *, window: int) -> Pending[tuple[F32, ...]]:
+    def lease(self, keys: Sequence[KeySet], *, window: int, clock: SpanClock | None = None) -> Pending[tuple[F32, ...]]:
         widths = [lease_width(group) for group in self._groups]
         return Done(tuple(np.zeros((len(own), width), np.float32) for own, width in zip(keys, widths, strict=True)))
 

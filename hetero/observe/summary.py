@@ -77,6 +77,7 @@ class Summary:
     final_loss: float | None = None
     time_to_first_step_s: float | None = None
     precision: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
     window: Mapping[str, object] = field(default_factory=dict)
     wait_fraction: float = 0.0
     speed: Mapping[str, object] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Summary:
         try:
             baseline = kept.pop("baseline", None)
             kept["baseline"] = None if baseline is None else Baseline(**baseline)  # type: ignore[arg-type]
-            for name in ("warnings", "recoveries", "servers"):
+            for name in ("warnings", "recoveries", "servers", "devices"):
                 kept[name] = tuple(kept.get(name, ()))  # type: ignore[arg-type]
             return Summary(**kept)  # type: ignore[arg-type]
         except TypeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hetero.kernels.optimizers import LARGEST_GRADIENT
 from hetero.optim.definition import hyper_array
 from hetero.records import RowOptimizer, RowOptimizerSpec
 
@@ -32,11 +33,30 @@ def root(values: Tensor) -> Tensor:
     return values.double().sqrt().float() if values.device.type == "cpu" else values.sqrt()
 
 
+def update_at_(spec: RowOptimizerSpec, weights: Tensor, state: Tensor, index: Tensor, gradients: Tensor) -> Tensor:
+    """Apply one gradient [n, E] to each of the rows at `index`, int [n], distinct; weights float32 [slots, E] and state
+    float32 [slots, W - E] in place. Returns which gradients were not finite, bool [n]; their rows stay as they are.
+    """
+    index = index.long()
+    fits = (gradients.abs() < LARGEST_GRADIENT).all(dim=1)
+    before = [part.index_select(0, index) for part in (weights, state)]
+    after = [part.clone() for part in before]
+    update_(spec, after[0], after[1], gradients)
+    for part, old, new in zip((weights, state), before, after, strict=True):
+        part.index_copy_(0, index, torch.where(fits[:, None], new, old))
+    return ~fits
+
+
 def update_rows_(spec: RowOptimizerSpec, rows: Tensor, gradients: Tensor) -> None:
     """Apply one gradient [n, E] to each of the rows float32 [n, W], in place, on any device."""
     dim = gradients.shape[1]
+    update_(spec, rows[:, :dim], rows[:, dim:], gradients)
+
+
+def update_(spec: RowOptimizerSpec, weights: Tensor, state: Tensor, gradients: Tensor) -> None:
+    """Apply one gradient [n, E] to each row's weights float32 [n, E] and state [n, W - E], in place, on any device."""
+    dim, g = gradients.shape[1], gradients
     lr, eps, beta1, beta2, rest1, rest2, l1, l2, beta = hyper_array(spec).tolist()
-    weights, state, g = rows[:, :dim], rows[:, dim:], gradients
     if l2 != 0 and spec.kind is not RowOptimizer.FTRL:
         g = g + l2 * weights
     if spec.kind is RowOptimizer.SGD:

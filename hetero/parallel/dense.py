@@ -21,6 +21,8 @@ OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
 _ADAGRAD_EPS = 1e-8
 _STEPS = "/steps"
 """Name of the count of steps in the optimizer's state, which learning rates follow; parameters' names are not empty."""
+_STEP = "step"
+"""Of an optimizer's tensors the one that torch keeps in host memory, but for its fused forms elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class DenseUpdater:
         flat[start + 1] = flag
         with self._clock.span(Span.WAIT_TOWERS):
             self._group.sum_(flat)
-        total, flags = float(flat[start]), float(flat[start + 1])
+        total, flags = flat[start:].tolist()
         rejected = veto
         if not _all_finite(flat[:start]):
             rejected += self._not_finite(flat)
@@ -149,13 +151,16 @@ class DenseUpdater:
                 self._steps = int(value)
                 continue
             name, _, key = path.rpartition("/")
-            found.setdefault(name, {})[key] = value.clone()
+            found.setdefault(name, {})[key] = value
         strange = sorted(set(found) - {name for name, _ in self._named})
         if strange:
             raise DataError(f"dense optimizer: the snapshot has state of {strange[0]}, the tower has no such parameter")
         for name, parameter, share in self._with_shares():
             if name in found:
-                share.optimizer.state[parameter] = found[name]
+                share.optimizer.state[parameter] = {
+                    key: value.clone() if key == _STEP else value.to(parameter.device, copy=True)
+                    for key, value in found[name].items()
+                }
 
     def _with_shares(self) -> Iterator[tuple[str, nn.Parameter, OptimizerShare]]:
         owners = {id(parameter): share for share in self._shares for parameter in share.parameters}

@@ -92,7 +92,7 @@ class CollectiveGroup:
             store = dist.TCPStore(  # type: ignore[attr-defined]
                 rendezvous.host, rendezvous.port, world_size=size, is_master=rank == 0, timeout=timeout
             )
-            backend = "nccl" if device.type == "cuda" else "gloo"
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         except (RuntimeError, dist.DistError) as error:
             raise DeadlineError(

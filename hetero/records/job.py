@@ -12,6 +12,8 @@ from hetero.records.policies import AdmissionSpec, Clock, EvictionSpec
 
 DEFAULT_BUCKETS = 4096
 DEFAULT_WINDOW_BYTES = 1 << 30
+HOST_DEVICE = "host"
+"""Towers compute on the CPU, and hold leased rows as arrays in host memory that CPU kernels work on."""
 AUTO_WINDOW = -1
 """A window whose steps are found while training, see `hetero.exchange.window_size`."""
 
@@ -243,6 +245,7 @@ class JobSpec:
     goes on, by ascending step. nodes: which roles share which nodes; empty lets every actor be anywhere.
     pool_on_servers: in `sync` without windows servers send sums of rows where a group allows it.
     room_deadline_s: how long the run waits for room on the cluster; None for deadline_s.
+    device: HOST_DEVICE, or the torch device on which towers compute and hold leased rows.
     """
 
     name: str
@@ -272,6 +275,7 @@ class JobSpec:
     storage: StorageSpec | None = None
     clock: Clock | None = None
     server_schedule: tuple[ServersAt, ...] = ()
+    device: str = HOST_DEVICE
     nodes: tuple[NodePlace, ...] = ()
     pool_on_servers: bool = False
     shares: ShareSpec = field(default_factory=ShareSpec)

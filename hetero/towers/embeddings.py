@@ -23,6 +23,7 @@ from torch import Tensor, cat, stack
 
 from hetero.errors import ProtocolError, TowerError
 from hetero.kernels.pooling import Bool
+from hetero.kernels.pooling_torch import tensor_of
 from hetero.records import Batch, JobSpec, Pooling
 from hetero.towers.lookup import Backend, lookup_group
 
@@ -266,12 +267,13 @@ def embed(
         lookup_group(tensor, group, rows_in_batch=batch.rows, mean=part.mean, dim=part.dim, backend=backend)
         for tensor, group, part in zip(rows, batch.groups, layout.groups, strict=True)
     ]
+    device = rows[0].device if rows else torch.device("cpu")
     return Embeddings(
         layout,
         blocks=[group.block for group in found],
         sequences=[group.sequences for group in found],
         masks=[group.masks for group in found],
-        tokens=[torch.from_numpy(tokens) for tokens in batch.tokens],
+        tokens=[tensor_of(tokens, device=device) for tokens in batch.tokens],
     )
 
 

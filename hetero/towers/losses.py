@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
 from hetero.errors import JobError
+from hetero.kernels.pooling_torch import tensor_of
 from hetero.records import Batch, JobSpec, TaskSpec
 from hetero.towers.outputs import TowerOutput
 
@@ -56,20 +58,26 @@ class TowerLoss:
     def __call__(self, output: TowerOutput, batch: Batch, *, weight_sum: float) -> Tensor:
         """This tower's share of the loss of the joint batch, a scalar. weight_sum: over the rows of all towers, so that
         the shares add up to the weighted mean; 0 counts as 1."""
-        weights = None if batch.weights is None else torch.from_numpy(batch.weights)
-        logits, labels = output.logits.float(), torch.from_numpy(batch.labels)
+        logits = output.logits.float()
+        weights = None if batch.weights is None else _beside(logits, batch.weights)
+        labels = _beside(logits, batch.labels)
         rows = torch.zeros_like(logits) if self._row_loss is None else self._row_loss(logits, labels)
         if output.tasks is not None and batch.tasks is not None:
-            rows = rows + task_losses(output.tasks.float(), torch.from_numpy(batch.tasks), self._tasks)
+            rows = rows + task_losses(output.tasks.float(), _beside(logits, batch.tasks), self._tasks)
         if output.side is not None:
             rows = rows + output.side
         if weights is not None:
             rows = rows * weights
         loss = rows.sum() / (weight_sum or 1.0)
         if self._is_pairwise and batch.gauc_ids is not None:
-            groups = torch.from_numpy(batch.gauc_ids.view("int64"))
+            groups = _beside(logits, batch.gauc_ids.view("int64"))
             loss = loss + pairwise_loss(logits, labels, groups, weights)
         return loss
+
+
+def _beside(logits: Tensor, values: np.ndarray) -> Tensor:
+    """An array of the batch on the device of the logits."""
+    return tensor_of(values, device=logits.device)
 
 
 def task_losses(logits: Tensor, labels: Tensor, tasks: Sequence[TaskSpec]) -> Tensor:
@@ -77,7 +85,7 @@ def task_losses(logits: Tensor, labels: Tensor, tasks: Sequence[TaskSpec]) -> Te
     label is missing, which costs nothing."""
     known = ~torch.isnan(labels)
     losses = functional.binary_cross_entropy_with_logits(logits, labels.nan_to_num(0.0), reduction="none")
-    return torch.where(known, losses, 0.0) @ torch.tensor([task.weight for task in tasks])
+    return torch.where(known, losses, 0.0) @ torch.tensor([task.weight for task in tasks], device=logits.device)
 
 
 def pairwise_loss(logits: Tensor, labels: Tensor, groups: Tensor, weights: Tensor | None) -> Tensor:
@@ -92,7 +100,9 @@ def pairwise_loss(logits: Tensor, labels: Tensor, groups: Tensor, weights: Tenso
     begins = torch.searchsorted(groups[negative], groups[positive])
     counts = torch.searchsorted(groups[negative], groups[positive], right=True) - begins
     winner = torch.repeat_interleave(positive, counts)
-    within = torch.arange(len(winner)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    within = torch.arange(len(winner), device=winner.device) - torch.repeat_interleave(
+        counts.cumsum(0) - counts, counts
+    )
     loser = negative[torch.repeat_interleave(begins, counts) + within]
     losses = functional.softplus(logits[loser] - logits[winner])
     if weights is None:

@@ -103,7 +103,11 @@ sys.meta_path.insert(0, Blocker())
 import hetero
 count = 0
 for module in pkgutil.walk_packages(hetero.__path__, "hetero."):
-    importlib.import_module(module.name)
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton" or not module.name.endswith("_triton"):  # it comes with torch for CUDA alone
+            raise
     count += 1
 assert count > 10, count
 try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from hetero.embedding.policies.rows import PolicyRows
 from hetero.embedding.store import Create
@@ -111,11 +112,12 @@ def on_oracle(job: JobSpec, steps: Sequence[Uses]) -> Outcome:
     return Outcome(reads, rows, {key: seen for key, (seen, _) in oracle.waiting.items()}, oracle.gone)
 
 
-def on_servers(job: JobSpec, steps: Sequence[Uses], *, window: int) -> Outcome:
+def on_servers(job: JobSpec, steps: Sequence[Uses], *, window: int, device: torch.device | None = None) -> Outcome:
+    """window: of leases, 0 to pull and push. device: that holds leased rows."""
     servers = [RowServer(job) for _ in range(job.servers.count)]
     client = ShardedRowClient(job, tower=0, servers=[LocalServer(s) for s in servers], clock=SpanClock())
     try:
-        reads = _leased(job, client, steps, window) if window else _pulled(job, client, steps)
+        reads = _leased(job, client, steps, window, device) if window else _pulled(job, client, steps)
         return _outcome(servers, reads)
     finally:
         for server in servers:
@@ -131,14 +133,16 @@ def _pulled(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses]) -> li
     return reads
 
 
-def _leased(job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses], window: int) -> list[F32]:
+def _leased(
+    job: JobSpec, client: ShardedRowClient, steps: Sequence[Uses], window: int, device: torch.device | None
+) -> list[F32]:
     windows = GivenWindows(windows_of(job, steps, window))
-    leased = LeasedRows(job, client=client, group=SoleTower(), windows=windows, clock=SpanClock())
+    leased = LeasedRows(job, client=client, group=SoleTower(), windows=windows, clock=SpanClock(), device=device)
     reads: list[F32] = []
     for step, uses in enumerate(steps):
         spec, batch = _spec(step), _batch(uses)
-        reads += leased.rows(spec, batch)
-        leased.apply(spec, batch, (told(job.groups[0], step, uses),))
+        reads += [part.numpy() for part in leased.rows(spec, batch)]
+        leased.apply(spec, batch, (torch.from_numpy(told(job.groups[0], step, uses)),))
     leased.finish()
     return reads
 

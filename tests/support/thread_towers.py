@@ -15,6 +15,7 @@ from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer
 from hetero.exchange.traffic import Traffic
+from hetero.hardware.tower_device import tower_device
 from hetero.keys.sequencer import Sequencer
 from hetero.loops.batches import InlineStream
 from hetero.loops.modes import dense_side, pulled_source
@@ -123,7 +124,9 @@ def train_towers(
     row_servers = [RowServer(job) for _ in range(job.servers.count)]
     servers = [LocalServer(cast(RowServer, OneCallAtATime(server))) for server in row_servers]
     meeting = Meeting(job.towers.count)
-    modules = [make_tower(job) if make is None else make() for _ in range(job.towers.count)]  # seeds torch: one thread
+    place = tower_device(job.device, window_bytes=job.window_bytes)
+    made = [make_tower(job) if make is None else make() for _ in range(job.towers.count)]  # seeds torch: one thread
+    modules = [module.to(place.device) for module in made]
 
     towers: list[Tower | None] = [None] * job.towers.count
     traffic = [Traffic() for _ in towers]
@@ -136,7 +139,7 @@ def train_towers(
         dense = dense_side(
             job, tower=rank, module=modules[rank], client=client, servers=servers, group=group, clock=clock
         )
-        tower = Tower(job, module=modules[rank], client=client, dense=dense, clock=clock)
+        tower = Tower(job, module=modules[rank], client=client, dense=dense, clock=clock, place=place)
         towers[rank] = tower
         sequencer, readers = own_reading(job)
         cuts = None if make_cuts is None else make_cuts(rank, group, row_servers)
@@ -145,7 +148,16 @@ def train_towers(
             source, batches = pulled_source(job, client=client, dense=dense, batches=stream)
             return train(tower, batches, source, after_step=lambda _: None, cuts=cuts)
         windowed = InlineWindows(job, sequencer, readers, tower=rank)
-        leased = LeasedRows(job, client=client, group=group, windows=windowed, clock=clock, traffic=client.traffic)
+        leased = LeasedRows(
+            job,
+            client=client,
+            group=group,
+            windows=windowed,
+            clock=clock,
+            traffic=client.traffic,
+            device=place.device if place.holds_rows else None,
+            background=True,
+        )
         return train(tower, windowed, leased, after_step=lambda _: None, cuts=cuts)
 
     with ThreadPoolExecutor(job.towers.count) as pool:

@@ -65,6 +65,10 @@ class SsdIndex:
     def enter(self, keys: KeySet, locations: I64) -> None:
         """Add rows that are not there. Raises CapacityError when there is no memory for them; then none is added."""
         self.make_room(keys)
+        self.enter_into_room(keys, locations)
+
+    def enter_into_room(self, keys: KeySet, locations: I64) -> None:
+        """`enter`, after `make_room` for these rows."""
         enter_kernel(keys.tables, keys.keys, locations, self._seeds, self.description, self._shift)
 
     def make_room(self, keys: KeySet) -> None:

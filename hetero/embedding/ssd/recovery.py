@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,12 @@ from hetero.embedding.ssd.files import Segment, SegmentFiles
 from hetero.embedding.ssd.layout import Layout, segment_files
 from hetero.embedding.ssd.references import Cut
 from hetero.embedding.ssd.rows import DEFAULT_GARBAGE_SHARE, DEFAULT_THREADS, SsdRows, Start
-from hetero.embedding.ssd.scan import ScannedChunk, decode_chunk, locations_of, read_chunk
+from hetero.embedding.ssd.scan import locations_of, read_chunk
 from hetero.errors import DataError
-from hetero.kernels.mix import mix64_reference
 from hetero.kernels.region import Region
-from hetero.kernels.ssd_index import newest_kernel
-from hetero.kernels.ssd_records import PAGE, ROW, TOMBSTONE
-from hetero.records import I64, U64, DiskIo, KeySet
+from hetero.kernels.ssd_index import by_shard_kernel, newest_kernel
+from hetero.kernels.ssd_records import PAGE, ROW, TOMBSTONE, U8, scan_kernel
+from hetero.records import I64, U16, U64, DiskIo, KeySet
 
 _RECORD_MEMORY = 40
 _MOST_NAMED = 8
@@ -84,6 +84,39 @@ def recover(
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Records: tables uint16, keys and sequences uint64, kinds and uses uint8 [n]."""
+
+    tables: U16
+    keys: U64
+    sequences: U64
+    kinds: U8
+    uses: U8
+
+    @staticmethod
+    def empty(count: int) -> _Found:
+        wide = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+        return _Found(np.zeros(count, np.uint16), *wide, np.zeros(count, np.uint8), np.zeros(count, np.uint8))
+
+    def part(self, start: int, stop: int) -> _Found:
+        own = slice(start, stop)
+        return _Found(self.tables[own], self.keys[own], self.sequences[own], self.kinds[own], self.uses[own])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scanned:
+    """One segment. found, locations: whole records of the pass's shards, shard after shard; those of shard s are at
+    [starts[s], starts[s + 1]). kinds: of all records, as they lie. whole: how many are. newest: sequence number."""
+
+    found: _Found
+    locations: I64
+    starts: I64
+    kinds: U8
+    whole: int
+    newest: int
+
+
 class _Recovery:
     def __init__(self, store: SsdRows, cut: Cut | None, *, threads: int) -> None:
         self._store = store
@@ -104,9 +137,14 @@ class _Recovery:
         with ThreadPoolExecutor(self._threads, thread_name_prefix="ssd-recover") as pool:
             for number in range(passes):
                 shards = range(SHARDS * number // passes, SHARDS * (number + 1) // passes)
-                self._enter(segments, list(pool.map(self._scanned, segments)), shards)
+                scanned = list(pool.map(partial(self._scanned, shards=shards), segments))
                 if number == 0:
+                    for segment, own in zip(segments, scanned, strict=True):
+                        self._note(segment, own)
                     self._check(segments)
+                for of_tables, of_segments in pool.map(partial(self._enter, scanned), shards) if scanned else ():
+                    self._store.rows_of += of_tables
+                    self._files.live += of_segments
         for segment in segments if self._cut is None else ():
             self._drop_torn_end(segment)
             self._files.seal(segment)
@@ -135,58 +173,85 @@ class _Recovery:
         if end < layout.bytes_of(segment.records):
             os.ftruncate(segment.file, end)
 
-    def _scanned(self, segment: Segment) -> list[ScannedChunk]:
-        """All chunks of a segment, without rows."""
-        layout = self._layout
-        buffer = Region(layout.chunk_bytes)
-        chunks = []
-        for part in range(-(-segment.records // layout.per_chunk)):
-            size = read_chunk(segment, part, layout, buffer)
-            chunks.append(decode_chunk(segment, part, layout, address=buffer.address, size=size, columns=0))
-        return chunks
-
-    def _enter(self, segments: list[Segment], scanned: list[list[ScannedChunk]], shards: range) -> None:
-        """Enter the newest records of all rows of these shards into the index."""
-        located: list[I64] = []
-        for segment, chunks in zip(segments, scanned, strict=True):
-            located += [locations_of(segment, chunk.first + chunk.written, self._layout) for chunk in chunks]
-            if shards.start == 0:
-                self._note(segment, chunks)
-        parts = [chunk for chunks in scanned for chunk in chunks]
-        if not parts:
-            return
-        tables = np.concatenate([chunk.keys.tables[chunk.written] for chunk in parts])
-        keys = np.concatenate([chunk.keys.keys[chunk.written] for chunk in parts])
-        sequences = np.concatenate([chunk.sequences[chunk.written] for chunk in parts])
-        kinds = np.concatenate([chunk.kinds[chunk.written] for chunk in parts])
-        locations = np.concatenate(located)
-        if len(shards) < SHARDS:
-            shard = (mix64_reference(keys ^ self._store.seeds[tables]) >> self._store.shift) & np.uint64(SHARDS - 1)
-            own = (shard >= shards.start) & (shard < shards.stop)
-            tables, keys, sequences, kinds, locations = (
-                values[own] for values in (tables, keys, sequences, kinds, locations)
+    def _scanned(self, segment: Segment, shards: range) -> _Scanned:
+        """All records of a segment, and which of them are the shards' own."""
+        layout, count = self._layout, segment.records
+        buffer, no_rows = Region(layout.chunk_bytes), np.zeros((0, 0), np.float32)
+        found = _Found.empty(count)
+        for part in range(-(-count // layout.per_chunk)):
+            first = part * layout.per_chunk
+            own = found.part(first, min(first + layout.per_chunk, count))
+            scan_kernel(
+                np.uint64(buffer.address),
+                read_chunk(segment, part, layout, buffer),
+                np.uint64(segment.number),
+                first,
+                len(own.keys),
+                layout.for_kernels(),
+                own.tables,
+                own.keys,
+                own.sequences,
+                own.kinds,
+                own.uses,
+                no_rows,
             )
+        starts = np.zeros(SHARDS + 1, np.int64)
+        sorted_, positions = _Found.empty(count), np.empty(count, np.int32)
+        kept = by_shard_kernel(
+            found.tables,
+            found.keys,
+            found.sequences,
+            found.kinds,
+            self._store.seeds,
+            self._store.shift,
+            shards.start,
+            shards.stop,
+            starts,
+            sorted_.tables,
+            sorted_.keys,
+            sorted_.sequences,
+            sorted_.kinds,
+            positions,
+        )
+        whole = np.flatnonzero((found.kinds == ROW) | (found.kinds == TOMBSTONE))
+        return _Scanned(
+            found=sorted_.part(0, kept),
+            locations=locations_of(segment, positions[:kept], self._layout),
+            starts=starts,
+            kinds=found.kinds,
+            whole=len(whole),
+            newest=int(found.sequences[whole].max()) if len(whole) else 0,
+        )
+
+    def _enter(self, scanned: list[_Scanned], shard: int) -> tuple[I64, I64]:
+        """Enter the newest records of a shard's rows into the index: how many of each table, and in each segment."""
+        parts = [(own, slice(int(own.starts[shard]), int(own.starts[shard + 1]))) for own in scanned]
+        tables = np.concatenate([own.found.tables[part] for own, part in parts])
+        keys = np.concatenate([own.found.keys[part] for own, part in parts])
+        sequences = np.concatenate([own.found.sequences[part] for own, part in parts])
+        kinds = np.concatenate([own.found.kinds[part] for own, part in parts])
+        locations = np.concatenate([own.locations[part] for own, part in parts])
         slots = np.full(1 << max(4, int(1.5 * len(keys)).bit_length()), -1, np.int32)
         newest = np.empty(len(keys), np.int32)
         newest = newest[: newest_kernel(tables, keys, sequences, slots, newest)]
         newest = newest[kinds[newest] == ROW]
-        self._store.index.enter(KeySet(tables[newest], keys[newest]), locations[newest])
-        self._store.rows_of += np.bincount(tables[newest], minlength=len(self._store.rows_of))
-        np.add.at(self._files.live, locations[newest] >> self._layout.position_bits, 1)
+        tables, locations = tables[newest], locations[newest]
+        self._store.index.enter(KeySet(tables, keys[newest]), locations)
+        return (
+            np.bincount(tables, minlength=len(self._store.rows_of)),
+            np.bincount(locations >> self._layout.position_bits, minlength=len(self._files.live)),
+        )
 
-    def _note(self, segment: Segment, chunks: list[ScannedChunk]) -> None:
+    def _note(self, segment: Segment, scanned: _Scanned) -> None:
         """Count a segment's records, and name those that are not whole, or missing in the cut."""
+        kinds = scanned.kinds
         if self._cut is None:
-            segment.records = max((_end_of(chunk) for chunk in chunks), default=0)
-        bad = []
-        for chunk in chunks:
-            whole = chunk.written
-            self._whole += len(whole)
-            segment.tombstones += int((chunk.kinds == TOMBSTONE).sum())
-            if len(whole):
-                self._newest_sequence = max(self._newest_sequence, int(chunk.sequences[whole].max()))
-            bad.append(chunk.first + np.flatnonzero((chunk.kinds != ROW) & (chunk.kinds != TOMBSTONE)))
-        positions = np.concatenate([np.empty(0, np.int64), *bad])
+            there = np.flatnonzero(kinds)
+            segment.records = int(there[-1]) + 1 if len(there) else 0  # behind the last one ever written, whole or not
+        self._whole += scanned.whole
+        self._newest_sequence = max(self._newest_sequence, scanned.newest)
+        segment.tombstones = int((kinds == TOMBSTONE).sum())
+        positions = np.flatnonzero((kinds != ROW) & (kinds != TOMBSTONE))
         positions = positions[positions < segment.records]
         segment.holes = len(positions)
         segment.synced = segment.records
@@ -204,12 +269,6 @@ class _Recovery:
             raise DataError(
                 f"{self._damaged} records of the cut are damaged: {', '.join(self._named)}; take an older snapshot"
             )
-
-
-def _end_of(chunk: ScannedChunk) -> int:
-    """Position behind the last record that was ever written, whole or not; 0 for a chunk without any."""
-    there = np.flatnonzero(chunk.kinds)
-    return chunk.first + int(there[-1]) + 1 if len(there) else 0
 
 
 def _bring(cut: Cut, folders: Sequence[Path]) -> None:

@@ -117,8 +117,9 @@ class SsdRows:
             self.index.make_room(part)
             self.compaction.ensure_space(len(part))
             locations = self.writer.append(part, rows[start:stop], uses[start:stop])
-            np.add.at(self.files.live, locations >> self.layout.position_bits, 1)
-            self.index.enter(part, locations)
+            slots = locations >> self.layout.position_bits
+            self.files.live += np.bincount(slots, minlength=len(self.files.live))
+            self.index.enter_into_room(part, locations)
             self._count(part.tables, 1)
             self._row_bytes_written += len(part) * self.layout.record_bytes
         self.tick()

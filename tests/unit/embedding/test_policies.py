@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,15 +36,25 @@ def assert_same(found: Outcome, wanted: Outcome) -> None:
     assert found.gone == wanted.gone
 
 
-@given(steps=STEPS, admission=st.none() | ADMISSIONS, eviction=st.none() | EVICTIONS, window=st.sampled_from([0, 1, 5]))
+@given(
+    steps=STEPS,
+    admission=st.none() | ADMISSIONS,
+    eviction=st.none() | EVICTIONS,
+    window=st.sampled_from([0, 1, 5]),
+    device=st.sampled_from([None, torch.device("cpu")]),
+)
 @settings(max_examples=60, deadline=None)
 def test_policies_do_what_the_oracle_does(
-    steps: list[Uses], admission: AdmissionSpec | None, eviction: EvictionSpec | None, window: int
+    steps: list[Uses],
+    admission: AdmissionSpec | None,
+    eviction: EvictionSpec | None,
+    window: int,
+    device: torch.device | None,
 ) -> None:
     if admission is None and eviction is None:
         eviction = EvictionSpec(expire_days=1)
     job = policy_job(admission, eviction, servers=2)
-    assert_same(on_servers(job, steps, window=window), on_oracle(job, steps))
+    assert_same(on_servers(job, steps, window=window, device=device), on_oracle(job, steps))
 
 
 def scripted(job: JobSpec, *steps: dict[int, tuple[int, int]], window: int = 0) -> Outcome:

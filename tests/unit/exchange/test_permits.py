@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def trained(
             ahead = PullsAhead(client, stream, permits=Permits(permits), joint=joint)
             for spec, batch in ahead:
                 rows = ahead.rows(spec, batch)
-                ahead.apply(spec, batch, tuple(np.ones_like(part) for part in rows))
+                ahead.apply(spec, batch, tuple(torch.ones_like(part) for part in rows))
                 if joint:
                     schedule.sum_over_towers(number, job.towers.count)
             ahead.finish()

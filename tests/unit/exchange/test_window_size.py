@@ -90,3 +90,21 @@ def test_a_window_set_by_the_job_is_kept_or_fails(job: JobSpec) -> None:
     assert size.choice().asked == 4
     with pytest.raises(CapacityError, match=r"lower train\.window"):
         size.built(window(steps=4, hold=101))
+
+
+def test_on_a_device_rows_that_grow_count_twice(job: JobSpec) -> None:
+    """Longer tensors lie beside those they take the place of: 100 rows of before, and 150."""
+    size = WindowSize(replace(job, device="cpu", window_bytes=300 * ROW_BYTES))
+    size.built(window(steps=1, hold=100))
+    assert size.choice().bytes == 100 * ROW_BYTES
+    size.crossed(0.5)
+    assert size.steps == 2
+    size.built(window(steps=2, hold=150))
+    assert size.choice().bytes == 250 * ROW_BYTES
+    size.built(window(steps=2, leave=40, hold=150, enter=40))
+    assert size.choice().bytes == 250 * ROW_BYTES
+    size.crossed(0.5)
+    assert size.steps == 2
+    assert "would not fit" in size.choice().why
+    with pytest.raises(CapacityError, match="the rows a tower leases need 7000 bytes"):
+        WindowSize(replace(job, device="cpu", window_bytes=300 * ROW_BYTES)).built(window(steps=1, hold=350))

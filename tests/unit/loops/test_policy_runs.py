@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetero.records import AdmissionSpec, Clock, EvictionSpec, JobSpec, RoleSpec, SnapshotSpec
+from hetero.records import HOST_DEVICE, AdmissionSpec, Clock, EvictionSpec, JobSpec, RoleSpec, SnapshotSpec
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import Finished, finish
 from tests.support.thread_towers import train_towers
@@ -63,9 +63,10 @@ def test_without_policies_there_are_more_rows(job: JobSpec, pulled: Finished) ->
     assert sum(finish(plain, in_process=True).report.rows.values()) > 1.5 * sum(pulled.report.rows.values())
 
 
-def test_several_towers_over_windows_give_the_bits_of_pulling(job: JobSpec) -> None:
+@pytest.mark.parametrize("device", [HOST_DEVICE, "cpu"])
+def test_several_towers_over_windows_give_the_bits_of_pulling(job: JobSpec, device: str) -> None:
     two = replace(job, towers=RoleSpec(count=2))
-    pulled, leased = train_towers(two), train_towers(replace(two, window=4))
+    pulled, leased = train_towers(two), train_towers(replace(two, window=4, device=device))
     for rank in range(2):
         np.testing.assert_array_equal(leased.logs[rank].losses, pulled.logs[rank].losses)
     assert [server.state().drops for server in leased.servers] == [server.state().drops for server in pulled.servers]

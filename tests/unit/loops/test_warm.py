@@ -23,7 +23,8 @@ WITH_POLICIES = " with policies"
 def signatures() -> dict[str, int]:
     """How many forms of each kernel are compiled."""
     found = {}
-    for module in pkgutil.iter_modules(hetero.kernels.__path__):
+    modules = [m for m in pkgutil.iter_modules(hetero.kernels.__path__) if not m.name.endswith("_triton")]
+    for module in modules:
         loaded = importlib.import_module(f"hetero.kernels.{module.name}")
         for name, value in vars(loaded).items():
             if hasattr(value, "signatures"):
