@@ -74,8 +74,8 @@ def checked(path: Path, *, jobs: Sequence[Path] = (), rows: int = 0) -> Checked:
     from actors.cluster_config import check_cluster_config, check_labels
 
     raw = read_cluster(path)
-    version = check_cluster_config(raw, source=str(path))
     types = node_types(raw, path=path)
+    version = check_cluster_config(raw, source=str(path))
     for name, node_type in types.items():
         _check_numbers(f"{path}: node type `{name}`", node_type)
         check_labels(node_type.get("labels") or {}, where=f"{path}: node type `{name}`")

@@ -12,6 +12,7 @@ summary = job.fit()
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,6 +29,7 @@ from pipelines.problems import ListedJobError, job_problems, translate
 from pipelines.resolve import anchor, complete, resolve
 from pipelines.run_schema import Roles, Run, Snapshots, Storage, WarmStart
 from pipelines.schema import Data, Features, Sparse, Table, Tower, Train
+from pipelines.submitted import RAY_ADDRESS
 from pipelines.values import Name, Section
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ class Job(Section):
     ) -> Summary:
         """Train, evaluate on the test data, and write the run's folder.
 
-        run_folder: default, run.folder of the job. address: of a running Ray cluster; default, one in this process.
+        run_folder: default, run.folder of the job. address: of a running Ray cluster; default, the one that RAY_ADDRESS
+        names, as in jobs of `ray job submit`, else one in this process.
         in_process: every role in this process, without Ray. resume: go on from the newest whole snapshot in the run's
         folder, if there is one. progress: gets what `pipelines.progress` describes.
         """
@@ -102,7 +105,7 @@ class Job(Section):
         return fit(
             self,
             run_folder=Path(run_folder or self.run.folder),
-            address=address,
+            address=address if address is not None or in_process else os.environ.get(RAY_ADDRESS),
             in_process=in_process,
             resume=Resume.IF_THERE if resume else Resume.NO,
             progress=progress or Silent(),

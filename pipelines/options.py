@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from hetero.errors import UserError
-
-RAY_ADDRESS = "RAY_ADDRESS"
+from pipelines.submitted import RAY_ADDRESS
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
 Overrides = Annotated[

@@ -14,6 +14,8 @@ _COPIES = "working_dir_files"
 """The folder on each node into which Ray unpacks the working directories of jobs."""
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray sets it for the driver of a job that was submitted."""
+RAY_ADDRESS = "RAY_ADDRESS"
+"""The cluster, as Ray tells it the driver of such a job, and as people may set it."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 _STOP_WAIT_S = 3.0
 """Ray's default for STOP_WAIT: seconds from SIGTERM to SIGKILL."""

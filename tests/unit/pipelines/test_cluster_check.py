@@ -96,6 +96,7 @@ def test_all_of_the_packages_goes_to_the_nodes() -> None:
         ("min_workers: 0\n    max_workers: 24", "min_workers: 30\n    max_workers: 24", "min_workers is 30, above"),
         ("max_workers: 24", "max_workers: 24.5", "24.5 is not of type 'integer'"),
         ("provider: {type: aws, ", "provider: {", "provider.type is missing"),
+        ("  cpu:\n", "  none: 3\n  cpu:\n", "node type `none` is no mapping"),
         ("hetero/accelerator: t4, ", "", "`t4` has GPU: 1 and no label hetero/accelerator"),
     ],
 )

@@ -8,8 +8,10 @@ import pytest
 
 from actors.context import connected_with
 from hetero.errors import UserError
-from pipelines.options import RAY_ADDRESS, refuse_two_places
-from pipelines.submitted import STOP_WAIT, check_lasting, tell_of_short_stops
+from pipelines.job import load_job
+from pipelines.options import refuse_two_places
+from pipelines.submitted import RAY_ADDRESS, STOP_WAIT, check_lasting, tell_of_short_stops
+from tests.support.cli import write_job
 
 COPY = Path("/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_1")
 IN_JOB = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
@@ -54,3 +56,17 @@ def test_a_dashboard_is_no_cluster() -> None:
     """Others take its address from the same variable."""
     with pytest.raises(UserError, match="is that of the dashboard"), connected_with(1, address="http://127.0.0.1:8265"):
         pass
+
+
+def test_a_script_that_was_submitted_trains_on_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("pipelines.train.fit", lambda job, **known: told.append(known["address"]))
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.parquet").touch()
+    job = load_job(write_job(tmp_path / "job.yaml"))
+    job.fit()
+    monkeypatch.setenv(RAY_ADDRESS, "10.0.0.1:6379")
+    job.fit()
+    job.fit(address="10.0.0.2:6379")
+    job.fit(in_process=True)
+    assert told == [None, "10.0.0.1:6379", "10.0.0.2:6379", None]
