@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,53 @@ from hetero.observe.metrics import METRICS, Metric, MetricKind, Section
 from hetero.observe.run_folder import write_whole
 
 UID = "heteroDashboard"
-RAYS_OWN: Mapping[str, str] = {
-    "ray_node_cpu_utilization": "CPU of each node, %",
-    "ray_node_mem_used": "memory used on each node",
-    "ray_object_store_memory": "object store, by where its objects are",
-}
-"""Metrics of Ray itself that have a panel here: what a node does beside its roles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaysPanel:
+    """A panel of a metric of Ray itself. number: its id, where Ray's own pages ask for one."""
+
+    metric: str
+    title: str
+    query: str
+    legend: str
+    unit: str
+    number: int | None = None
+
+
+RAYS_OWN = (
+    RaysPanel(
+        metric="ray_node_cpu_utilization",
+        title="CPU of each node",
+        query="avg by (instance) (ray_node_cpu_utilization)",
+        legend="{{instance}}",
+        unit="percent",
+        number=24,  # "Cluster utilization" of the page Overview
+    ),
+    RaysPanel(
+        metric="ray_node_mem_total",
+        title="nodes",
+        query="count(ray_node_mem_total)",
+        legend="nodes",
+        unit="short",
+        number=41,  # "Node count" there
+    ),
+    RaysPanel(
+        metric="ray_node_mem_used",
+        title="memory used on each node",
+        query="sum by (instance) (ray_node_mem_used)",
+        legend="{{instance}}",
+        unit="bytes",
+    ),
+    RaysPanel(
+        metric="ray_object_store_memory",
+        title="object store, by where its objects are",
+        query="sum by (instance, Location) (ray_object_store_memory)",
+        legend="{{instance}} {{Location}}",
+        unit="bytes",
+    ),
+)
+"""What a node does beside its roles."""
 _UNITS = {"s": "s", "bytes": "bytes", "1": "percentunit"}
 _FILTER = 'run=~"$run"'
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
@@ -30,9 +73,11 @@ def dashboard() -> dict[str, Any]:
     for section in Section:
         metrics = [metric for metric in METRICS if metric.section is section]
         y = _add_row(panels, section.value, [_panel(metric) for metric in metrics], y=y)
-    _add_row(panels, "Nodes", [_rays_panel(name, what) for name, what in RAYS_OWN.items()], y=y)
-    for number, panel in enumerate(panels, start=1):
-        panel["id"] = number
+    _add_row(panels, "Nodes", [_rays_panel(panel) for panel in RAYS_OWN], y=y)
+    taken = {panel.number for panel in RAYS_OWN}
+    numbers = (number for number in count(1) if number not in taken)
+    for panel in panels:
+        panel["id"] = panel.get("id") or next(numbers)
     return {
         "uid": UID,
         "title": "hetero",
@@ -77,11 +122,9 @@ def _panel(metric: Metric) -> dict[str, Any]:
     return _graph(title, metric.meaning + f" ({metric.unit}{'/s' if is_rate else ''})", query_of(metric), legend, unit)
 
 
-def _rays_panel(name: str, what: str) -> dict[str, Any]:
-    legend = "{{instance}} {{Location}}" if name == "ray_object_store_memory" else "{{instance}}"
-    unit = "percent" if name == "ray_node_cpu_utilization" else "bytes"
-    by = "instance, Location" if name == "ray_object_store_memory" else "instance"
-    return _graph(what, f"{what}, as Ray tells it", f"sum by ({by}) ({name})", legend, unit)
+def _rays_panel(own: RaysPanel) -> dict[str, Any]:
+    graph = _graph(own.title, f"{own.title}, as Ray tells it", own.query, own.legend, own.unit)
+    return graph if own.number is None else {**graph, "id": own.number}
 
 
 def _graph(title: str, description: str, query: str, legend: str, unit: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from pipelines.text_codec import TokenizerKind
 from pipelines.train_deep import fit_deep
 from tests.cluster.test_deep_ranks import job_of
 
-STEPS = 60
+STEPS = 200
 
 
 class KillsOnce(Silent):

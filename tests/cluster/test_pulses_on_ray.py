@@ -14,7 +14,7 @@ from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import alive
 
 
-@pytest.mark.parametrize("in_process", [True, False])
+@pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_role_tells_and_the_last_pulse_is_the_whole(tmp_path: Path, in_process: bool) -> None:
     data = data_spec(write_data(tmp_path / "data.parquet", rows=1500, seed=1))
     job = small_job(data, readers=RoleSpec(count=2), servers=RoleSpec(count=2))

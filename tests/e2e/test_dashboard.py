@@ -147,7 +147,7 @@ def ask_panels(seen: Watched, prometheus: Prometheus) -> None:
 
 def test_every_metric_of_the_docs_is_on_the_endpoint(watched: Watched) -> None:
     assert {metric.exported for metric in METRICS} <= watched.names
-    assert set(RAYS_OWN) <= watched.names
+    assert {panel.metric for panel in RAYS_OWN} <= watched.names
     tower = watched.samples["ray_hetero_samples_total", "long"]
     assert re.search(r'role="tower"', tower), tower
     assert float(tower.rpartition(" ")[2]) > 0
