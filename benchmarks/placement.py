@@ -7,8 +7,8 @@ the examples' DLRM, made small, computes on its node's own core and waits beside
 take (`benchmarks.emulated`). Every task is measured by itself on each class (`hetero profile`) before anything runs, as
 are calls and collectives between nodes; predictions come from these alone and are never fitted to the runs. All nodes
 share this machine's cores, which the prediction counts. Then shares of a batch that follow measured speed, from equal
-ones; and a plan from that profile, obeyed. --quick: shorter runs. The
-last column is the machine's load: where others compute, several towers reach less. With --folder a run may be done in pieces.
+ones; and a plan from that profile, obeyed. --quick: shorter runs. With --folder a run may be done in pieces. The last
+column is the machine's load: where others compute, several towers reach less.
 """
 
 from __future__ import annotations
