@@ -32,6 +32,7 @@ def unlike_nodes(nodes: Sequence[EmulatedNode]) -> Iterator[str]:
     """The address of a cluster of these nodes and a head without CPUs, to which this process is connected meanwhile."""
     os.environ.setdefault(THREADS_WAIT, "PASSIVE")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would yield to whatever else the machine runs
     head = {"num_cpus": 0, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:

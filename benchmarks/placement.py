@@ -7,13 +7,15 @@ the examples' DLRM, made small, computes on its node's own core and waits beside
 take (`benchmarks.emulated`). Every task is measured by itself on each class (`hetero profile`) before anything runs, as
 are calls and collectives between nodes; predictions come from these alone and are never fitted to the runs. All nodes
 share this machine's cores, which the prediction counts. Then shares of a batch that follow measured speed, from equal
-ones; and a plan from that profile, obeyed. --quick: shorter runs. With --folder a run may be done in pieces.
+ones; and a plan from that profile, obeyed. --quick: shorter runs. With --folder a run may be done in pieces. The last
+column is the machine's load: where others compute, several towers reach less.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -49,8 +51,9 @@ from pipelines.synthetic import CriteoLike, make_criteo_like
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "criteo_like_dlrm.yaml"
 ROWS = 200_000
-BATCH = 1024
-ROW_US = {"v100-16gb": 60.0, "t4": 180.0, "cpu": 420.0}
+BATCH = 512
+ROW_US = {"v100-16gb": 300.0, "t4": 900.0, "cpu": 2000.0}
+"""Long beside what a row takes of the cores, 20 to 30 us over all roles, which every node of this machine shares."""
 KINDS: Mapping[str, EmulatedNode] = {
     "cpu": EmulatedNode(cpus=2, labels={"role": "cpu"}),
     "fast": EmulatedNode(cpus=1, gpus=1, labels={"role": "gpu", "hetero/accelerator": "v100-16gb"}),
@@ -59,6 +62,7 @@ KINDS: Mapping[str, EmulatedNode] = {
 PRICES = {"cpu": "0.8", "fast": "3.0", "slow": "1.2"}
 EACH = 2
 CONVERGING = (("fast", "slow"), ("fast", "fast", "slow"))
+_LEAST_STEPS = 24
 _SKIPPED = 0.35
 """Of a run's steps, at its start: windows fill and buffers grow."""
 
@@ -85,7 +89,7 @@ CASES = (
     Case(towers=("slow",)),
     Case(towers=("fast",)),
     Case(towers=("fast",), window=0),
-    Case(towers=("fast",), batch=2048),
+    Case(towers=("fast",), batch=1024),
     Case(towers=("slow", "slow")),
     Case(towers=("fast", "fast")),
     Case(towers=("fast", "slow")),
@@ -300,12 +304,13 @@ def _row(what: str, said: Prediction, rate: float) -> dict[str, Any]:
         "off": said.samples_per_s / rate - 1,
         "bound_by": said.bound_by,
         "shares": ", ".join(f"{share:.1%}" for share in said.shares),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 
 def run(job: Job, *, shares: ShareSpec, said: Prediction, seconds: float) -> tuple[float, list[SharesFrom]]:
     """Train for about so long: (samples a second after the start, changes of shares)."""
-    steps = max(24, int(seconds / said.step_s))
+    steps = max(_LEAST_STEPS, int(seconds / said.step_s))
     spec = replace(resolve(complete(job)), shares=shares, max_steps=steps)
     data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=steps)
     changes: list[SharesFrom] = []
@@ -316,6 +321,9 @@ def run(job: Job, *, shares: ShareSpec, said: Prediction, seconds: float) -> tup
     name = f"placement-{time.time_ns()}"
     with opened_run(spec, name=name, placement=Placement(address="connected")) as training:
         outcome = training.train(data, watch=watch)
+    spent = {role: round(1e3 * s / steps, 2) for role, s in outcome.waits.items()}
+    spent |= {role: round(1e3 * s / steps, 2) for role, s in outcome.cpu_s.items()}
+    print(f"ms a step, waited for and CPU: {spent}", file=sys.stderr, flush=True)
     return _rate(outcome, batch=spec.batch_size), changes
 
 
@@ -342,6 +350,7 @@ def converge(bench: Bench, towers: tuple[str, ...]) -> dict[str, Any]:
         "off": wanted / ratio - 1,
         "bound_by": "",
         "shares": ", ".join(f"{part / sum(parts):.1%}" for part in parts),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 

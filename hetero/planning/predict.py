@@ -68,6 +68,7 @@ def predict(profile: JobProfile, configuration: Configuration) -> Prediction:
         "towers": batch / step_s,
         "readers": sum(_rate(profile, kind, READER_TASKS, batch) for kind in configuration.readers),
         "sequencer": _rate(profile, configuration.readers[0], SEQUENCER_TASKS, batch) if configuration.window else 0.0,
+        "leases": batch / _leasing_s(profile, configuration) if configuration.window else 0.0,
         "servers": sum(_rate(profile, kind, SERVER_TASKS, batch) for kind in configuration.servers),
         "cores": _machine_rate(profile, configuration, shares),
     }
@@ -93,6 +94,15 @@ def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configu
     moved = node.bytes("lookup", rows) + node.bytes("push", rows)
     calls = configuration.calls
     return seconds + waiting + 2 * calls.latency_s + moved / calls.bytes_per_s
+
+
+def _leasing_s(profile: JobProfile, configuration: Configuration) -> float:
+    """A step's share of giving back a window's rows and fetching the next one's, which follow each other while the
+    window between them is trained: two calls a window, and what every tower's share of the rows takes to move."""
+    server, calls, batch = profile.of(configuration.servers[0]), configuration.calls, configuration.batch
+    moved = server.bytes("lookup", batch) + server.bytes("push", batch)
+    towers = len(configuration.towers)
+    return 2 * calls.latency_s / configuration.window + moved / towers / calls.bytes_per_s
 
 
 def _meeting_s(configuration: Configuration) -> float:

@@ -103,6 +103,14 @@ def test_without_windows_a_step_waits_for_servers_and_calls() -> None:
     assert pulled.step_s - half.step_s == pytest.approx(1e-7 * 1024)
 
 
+def test_windows_cannot_be_shorter_than_their_leases_take() -> None:
+    calls = Link(name="calls", latency_s=0.5, bytes_per_s=1e9)
+    slow, fast = (predict(profile(CPU, FAST), asked("fast", calls=calls, window=k)) for k in (8, 128))
+    assert slow.bound_by == "leases"
+    assert slow.samples_per_s == pytest.approx(1024 / (2 * 0.5 / 8 + 16.0 * 1024 / 1e9))
+    assert fast.bound_by == "towers"
+
+
 def test_meetings_cost_several_towers_time() -> None:
     group = Link(name="group", latency_s=1e-3, bytes_per_s=1e6)
     two = predict(profile(CPU, FAST), asked("fast", "fast", group=group, dense_bytes=1e4))
