@@ -4,9 +4,9 @@ Consumes   paces of all towers, again and again; changes that the sequencer made
 Produces   parts that are wanted from now on, or None
 Waits for  nobody
 
-A tower's speed is the rows of its steps / the seconds it was busy with them; waiting counts for nothing. Shares in
-proportion to speed let all towers end a step together. What a step costs whatever its rows makes speeds depend on
-shares: each change comes nearer to where they agree. A change is worth it when steps would be MORE_THAN faster, and
+A tower is busy fixed_s + rows x row_s with a step; waiting for others counts for nothing. Parts are such that all end a
+step together. What a step costs whatever its rows is known once a tower has had two parts that differ, and is none
+before that: the first change is in proportion to speed. A change is worth it when steps would be MORE_THAN faster, and
 is made when that is seen twice in a row, each time over LEAST_STEPS steps that were all cut with the same parts.
 """
 
@@ -21,6 +21,10 @@ MORE_THAN = 0.04
 LEAST_STEPS = 8
 SETTLING_STEPS = 2
 """Steps after a change that are not looked at: buffers grow."""
+_APART = 0.25
+"""How much the rows of two looks differ, of the larger, for what a step costs without rows to be told from them."""
+_MOST_FIXED = 0.98
+"""Of a step's time, so that rows always cost something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,20 @@ class TowerPace:
     busy_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a tower's steps were between two looks, in the mean: rows, and seconds it was busy."""
+
+    rows: float
+    busy_s: float
+
+    @staticmethod
+    def between(then: TowerPace, now: TowerPace) -> StepCost:
+        """Not none of either, so that a tower without rows or time so far keeps its share."""
+        steps = now.step - then.step
+        return StepCost(max((now.rows - then.rows) / steps, 1e-9), max((now.busy_s - then.busy_s) / steps, 1e-9))
+
+
 class ShareRule:
     """Looks at all towers' paces. batch_size: rows of a step, which parts add up to."""
 
@@ -41,6 +59,9 @@ class ShareRule:
         self._base: list[TowerPace] | None = None
         self._waiting = False
         self._seen = False
+        self._latest: list[StepCost] = []
+        self._marks: list[StepCost] = []  # of the parts before the latest change
+        self._fixed: list[float] = []
 
     def look(self, paces: Sequence[TowerPace]) -> tuple[int, ...] | None:
         """Parts to change to, or None."""
@@ -51,8 +72,12 @@ class ShareRule:
             return None
         if min(now.step - then.step for now, then in zip(paces, self._base, strict=True)) < LEAST_STEPS:
             return None
-        gained, parts = balanced(self._base, paces, batch_size=self._batch_size)
-        self._base = list(paces)
+        costs = [StepCost.between(then, now) for then, now in zip(self._base, paces, strict=True)]
+        self._base, self._latest = list(paces), costs
+        self._fixed = self._fixed or [0.0] * len(costs)
+        if self._marks:
+            self._fixed = [fixed_of(*each) for each in zip(self._marks, costs, self._fixed, strict=True)]
+        gained, parts = balanced(costs, self._fixed, batch_size=self._batch_size)
         if gained <= MORE_THAN:
             self._seen = False
             return None
@@ -65,21 +90,35 @@ class ShareRule:
     def changed(self, change: SharesFrom) -> None:
         """The sequencer cuts with other parts from a step on."""
         self._from_step, self._base, self._waiting = change.step, None, False
+        self._marks = self._latest
 
 
-def balanced(
-    before: Sequence[TowerPace], after: Sequence[TowerPace], *, batch_size: int
-) -> tuple[float, tuple[int, ...]]:
-    """(what of a step's time would be gained, parts in proportion to speed), from two looks at the same parts.
+def fixed_of(before: StepCost, now: StepCost, known: float) -> float:
+    """Seconds of a step whatever its rows: by the line through two costs that are apart, else as known before."""
+    apart = abs(now.rows - before.rows) > _APART * max(now.rows, before.rows)
+    row_s = (now.busy_s - before.busy_s) / (now.rows - before.rows) if apart else 0.0
+    return max(0.0, now.busy_s - row_s * now.rows) if row_s > 0 else known
 
-    A tower without rows or time so far keeps its share; every tower has a row at least.
+
+def balanced(costs: Sequence[StepCost], fixed: Sequence[float], *, batch_size: int) -> tuple[float, tuple[int, ...]]:
+    """(what of a step's time would be gained, parts with which all towers end a step together).
+
+    fixed: seconds of each tower's step whatever its rows. A tower that needs longer without any has one row.
     """
-    steps = [now.step - then.step for now, then in zip(after, before, strict=True)]
-    rows = [max((now.rows - then.rows) / n, 1e-9) for now, then, n in zip(after, before, steps, strict=True)]
-    busy = [max((now.busy_s - then.busy_s) / n, 1e-9) for now, then, n in zip(after, before, steps, strict=True)]
-    speeds = [row / seconds for row, seconds in zip(rows, busy, strict=True)]
-    slowest, together = max(busy), sum(rows) / sum(speeds)
-    return slowest / together - 1, whole_parts(speeds, total=batch_size)
+    fixed = [min(known, _MOST_FIXED * cost.busy_s) for known, cost in zip(fixed, costs, strict=True)]
+    row_s = [(cost.busy_s - known) / cost.rows for known, cost in zip(fixed, costs, strict=True)]
+    taking = list(range(len(costs)))
+    while True:
+        whole_s = batch_size + sum(fixed[tower] / row_s[tower] for tower in taking)
+        together_s = whole_s / sum(1 / row_s[tower] for tower in taking)
+        still = [tower for tower in taking if fixed[tower] < together_s]
+        if len(still) == len(taking):
+            break
+        taking = still
+    shares = [(together_s - fixed[t]) / row_s[t] if t in taking else 1e-9 for t in range(len(costs))]
+    parts = whole_parts(shares, total=batch_size)
+    then_s = max(known + part * each for known, part, each in zip(fixed, parts, row_s, strict=True))
+    return max(cost.busy_s for cost in costs) / then_s - 1, parts
 
 
 def whole_parts(shares: Sequence[float], *, total: int = 10_000) -> tuple[int, ...]:
