@@ -67,6 +67,7 @@ def job_in(folder: Path, *overrides: str, roles: Mapping[str, int] | None = None
         folder / "job.yaml",
         data={"train": str(folder / "train.parquet"), "test": str(folder / "test.parquet")},
         train={"batch_size": 64, "epochs": 100, "max_steps": STEPS, "window": 4, "precision": "fp32"},
+        tower={"name": "tests.support.paced_tower:PacedTower", "args": {"hidden": [8]}},
         snapshots={"every_steps": 30},
         run={"deadline_s": 8.0},
         roles={"readers": 2, "servers": 2, "towers": 1, **(roles or {})},
