@@ -5,7 +5,9 @@ Exit codes: 0 done; 1 failed (the traceback is in a file that the message names)
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -287,12 +289,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return show_error(error, code=USERS_MISTAKE, as_json=as_json)
     except StoppedError as error:
+        _end_undisturbed(ends=arguments is None)
         return show_error(error, code=error.exit_code, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
+        _end_undisturbed(ends=arguments is None)
         return show_error(HeteroError("stopped from the keyboard"), code=INTERRUPTED, as_json=as_json)
     except Exception as error:
         keep_traceback(error, None)
         return show_error(error, code=FAILED, as_json=as_json)
+
+
+def _end_undisturbed(*, ends: bool) -> None:
+    """Where the process ends now because of a Ctrl-C, another changes neither what it prints nor its exit code."""
+    if ends and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _usage_error(error: Exception, *, as_json: bool) -> int:

@@ -33,6 +33,8 @@ from hetero.records import I32, JobSpec
 PART_BYTES = 64 << 20
 MOST_PARTS = 256
 _CHUNKS_AHEAD = 16
+_FILES_AHEAD = 3
+"""Files whose bytes the system fetches while one is decoded, so that the disk is never idle."""
 _SHORT_S = 0.2
 
 
@@ -181,7 +183,7 @@ def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[
     def run() -> None:
         try:
             for number, (part, entry) in enumerate(wanted):
-                for later, soon in wanted[number + 1 : number + 2]:
+                for later, soon in wanted[number + (_FILES_AHEAD if number else 1) : number + 1 + _FILES_AHEAD]:
                     Storage(later.path).expect(soon.file)
                 for chunk in read_part(part, entry):
                     if not put((entry, chunk)):

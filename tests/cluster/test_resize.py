@@ -26,6 +26,7 @@ from hetero.loops.tower_state import ResumePoint
 from hetero.observe.spans import SpanClock
 from hetero.records import F32, JobSpec, RoleSpec, SnapshotSpec
 from tests.support.jobs import data_spec, small_job, write_data
+from tests.support.paced_tower import PACED
 from tests.support.row_client import contract_job
 from tests.support.runs import Finished, alive, finish
 
@@ -34,7 +35,7 @@ from tests.support.runs import Finished, alive, finish
 def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     folder: Path = tmp_path_factory.mktemp("data")
     files = [write_data(folder / f"{n}.parquet", rows=rows, seed=n) for n, rows in enumerate((4043, 4044))]
-    return replace(small_job(data_spec(*files, shuffle=True), epochs=6), servers=RoleSpec(count=2))
+    return small_job(data_spec(*files, shuffle=True), epochs=6, tower=PACED, servers=RoleSpec(count=2))
 
 
 @pytest.fixture(scope="module")

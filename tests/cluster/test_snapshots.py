@@ -16,6 +16,7 @@ from hetero.loops.snapshots import SnapshotPlace, SnapshotReport
 from hetero.loops.tower_state import ResumePoint
 from hetero.records import JobSpec, Mode, RoleSpec, RowOptimizer, RowOptimizerSpec, SnapshotSpec
 from tests.support.jobs import data_spec, small_job, write_data
+from tests.support.paced_tower import PACED
 from tests.support.runs import Finished, alive, finish
 
 ROWS = (1043, 1044, 1126)
@@ -26,7 +27,7 @@ STEPS = 2 * 51
 def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     folder: Path = tmp_path_factory.mktemp("data")
     files = [write_data(folder / f"{n}.parquet", rows=rows, seed=n) for n, rows in enumerate(ROWS)]
-    return small_job(data_spec(*files, shuffle=True), epochs=2)
+    return small_job(data_spec(*files, shuffle=True), epochs=2, tower=PACED)
 
 
 @pytest.fixture(scope="module")

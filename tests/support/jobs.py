@@ -19,6 +19,7 @@ from hetero.records import (
     JobSpec,
     LookupSpec,
     Pooling,
+    Precision,
     RoleSpec,
     RowOptimizer,
     RowOptimizerSpec,
@@ -114,5 +115,6 @@ def small_job(train: DataSpec, **changes: object) -> JobSpec:
         readers=RoleSpec(),
         servers=RoleSpec(),
         towers=RoleSpec(),
+        precision=Precision.FP32,  # bf16, which `auto` takes where the CPU has it, makes no claim about bits
     )
     return replace(job, **changes)  # type: ignore[arg-type]

@@ -6,10 +6,12 @@ import time
 
 import torch
 
+from hetero.records import TowerSpec
 from hetero.towers.embeddings import Embeddings
 from hetero.towers.wide_and_deep import WideAndDeep
 
 STEP_S = 0.015
+PACED = TowerSpec(name="tests.support.paced_tower:PacedTower", args={"hidden": [16, 8]}, lr=0.01)
 
 
 class PacedTower(WideAndDeep):
