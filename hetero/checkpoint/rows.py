@@ -9,6 +9,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from hetero.embedding.policies.cut import PolicyCut
 from hetero.embedding.rows import Rows, RowsCut
 from hetero.errors import DataError
 from hetero.kernels.partition import owners_kernel
+from hetero.keys.blocks import Blocks
 from hetero.keys.routing import mixed_seeds
 from hetero.records import I32, JobSpec
 
@@ -169,8 +171,10 @@ def read_part(snapshot: Snapshot, entry: FileEntry) -> Iterator[RowChunk]:
 
 
 def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[FileEntry, RowChunk]]:
-    """The rows of files in order; a thread reads, checks and decodes a little ahead. Raises DataError."""
+    """The rows of files in order: one thread reads and checks the next file while another decodes one, and this one
+    loads rows. Raises DataError."""
     ready: queue.Queue[tuple[FileEntry, RowChunk] | BaseException | None] = queue.Queue(maxsize=_CHUNKS_AHEAD)
+    blocks = Blocks()  # memory that comes from the system anew for every file may take longer than the disk
     stopped = threading.Event()
 
     def put(item: tuple[FileEntry, RowChunk] | BaseException | None) -> bool:
@@ -180,14 +184,23 @@ def _read_ahead(wanted: Sequence[tuple[Snapshot, FileEntry]]) -> Iterator[tuple[
                 return True
         return False
 
+    def fetch(number: int) -> Any:
+        for later, soon in wanted[number + (_FILES_AHEAD if number else 1) : number + 1 + _FILES_AHEAD]:
+            Storage(later.path).expect(soon.file)
+        part, entry = wanted[number]
+        return part.read(entry, blocks=blocks)
+
     def run() -> None:
         try:
-            for number, (part, entry) in enumerate(wanted):
-                for later, soon in wanted[number + (_FILES_AHEAD if number else 1) : number + 1 + _FILES_AHEAD]:
-                    Storage(later.path).expect(soon.file)
-                for chunk in read_part(part, entry):
-                    if not put((entry, chunk)):
-                        return
+            with ThreadPoolExecutor(1, thread_name_prefix="snapshot bytes") as fetching:
+                next_data = fetching.submit(fetch, 0) if wanted else None
+                for number, (part, entry) in enumerate(wanted):
+                    assert next_data is not None
+                    data = next_data.result()
+                    next_data = fetching.submit(fetch, number + 1) if number + 1 < len(wanted) else None
+                    for chunk in _checked(part, entry, data):
+                        if not put((entry, chunk)):
+                            return
             put(None)
         except BaseException as error:  # raised where the rows are loaded
             put(error)

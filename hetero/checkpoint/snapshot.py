@@ -31,6 +31,7 @@ from hetero.checkpoint.manifest import (
 )
 from hetero.checkpoint.storage import Storage, xxh64_of
 from hetero.errors import DataError, SnapshotError
+from hetero.keys.blocks import Blocks
 from hetero.records import JobSpec
 
 PARTIAL = ".partial"
@@ -74,15 +75,18 @@ class Snapshot:
         """Path of a file inside, for messages."""
         return Storage(self.path).file(name)
 
-    def read(self, entry: FileEntry) -> Any:
-        """All bytes of one of its files, as an Arrow buffer. Raises DataError when it is missing or damaged."""
+    def read(self, entry: FileEntry, *, blocks: Blocks | None = None) -> Any:
+        """All bytes of one of its files, as an Arrow buffer; blocks: as `Storage.read` takes them.
+
+        Raises DataError when it is missing or damaged.
+        """
         storage = Storage(self.path)
         size = storage.size(entry.file)
         if size is None:
             raise DataError(f"{storage.file(entry.file)}: is missing, the manifest lists it")
         if size != entry.bytes:
             raise DataError(f"{storage.file(entry.file)}: has {size} bytes, the manifest says {entry.bytes}")
-        data = storage.read(entry.file)
+        data = storage.read(entry.file, blocks=blocks)
         actual = xxh64_of(data)
         if actual != entry.xxh64:
             raise DataError(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -23,6 +24,7 @@ from hetero.checkpoint.write_behind import WriteBehind
 from hetero.data.filesystem import absolute, first_line, is_uri, locate
 from hetero.errors import DataError, SnapshotError
 from hetero.kernels.xxhash64 import StreamHash
+from hetero.keys.blocks import Blocks
 
 _SYNC_EVERY_BYTES = 32 << 20
 _REMEDIES = {
@@ -218,10 +220,10 @@ class Storage:
             info = self._filesystem.get_file_info(f"{self._root}/{name}")
         return int(info.size) if info.type == pafs.FileType.File else None
 
-    def read(self, name: str) -> Any:
-        """All bytes of a file, as an Arrow buffer. Raises DataError."""
+    def read(self, name: str, *, blocks: Blocks | None = None) -> Any:
+        """All bytes of a file, as an Arrow buffer. blocks: where its memory is to come from. Raises DataError."""
         with reading(self.file(name)), self._filesystem.open_input_file(f"{self._root}/{name}") as source:
-            return source.read_buffer()
+            return source.read_buffer() if blocks is None else _read_into(source, blocks)
 
     def expect(self, name: str) -> None:
         """A file is to be read soon: the system may fetch it meanwhile, where it can."""
@@ -290,6 +292,15 @@ class Storage:
     def _kind(self, path: str) -> Any:
         with reading(self.path):
             return self._filesystem.get_file_info(path).type
+
+
+def _read_into(source: Any, blocks: Blocks) -> Any:
+    size = source.size()
+    memory = blocks.empty(-(-size // 8), 1).reshape(-1).view(np.uint8).data[:size]
+    filled = 0
+    while filled < size and (count := source.readinto(memory[filled:])):
+        filled += count
+    return pa.py_buffer(memory[:filled])
 
 
 @contextmanager
