@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from hetero.errors import DeadlineError, JobError
 from hetero.parallel.group import Rendezvous
@@ -98,8 +99,11 @@ class Mesh:
         return values
 
     def close(self) -> None:
+        """End all its process groups; a further mesh may be opened in this process."""
         if dist.is_initialized():
             dist.destroy_process_group()
+        # its entries are found by a mesh's ranks: the next mesh of the same ranks would be given the groups that ended
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
     def _meet(self, store: Store | None) -> None:
         timeout = timedelta(seconds=self.deadline_s)
