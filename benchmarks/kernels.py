@@ -20,7 +20,8 @@ import numpy as np
 import psutil
 
 from benchmarks.report import Report, arguments, cpu_seconds, finish, measure_pairs
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.answers import Create
+from hetero.embedding.store import RowStore
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.kernels.mix import mix64_reference
 from hetero.keys.dedup import Deduplicator

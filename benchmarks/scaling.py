@@ -26,7 +26,7 @@ import torch
 import yaml
 
 from benchmarks.report import Report, arguments, finish
-from hetero.embedding.store import Create
+from hetero.embedding.answers import Create
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import LeasedRows
 from hetero.exchange.server import RowServer

@@ -39,8 +39,9 @@ from hetero.checkpoint.rows import PART_BYTES
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.write_behind import MOST_BYTES
+from hetero.embedding.answers import Create
 from hetero.embedding.shards import SHARDS
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.store import RowStore
 from hetero.kernels.mix import mix64_reference
 from hetero.kernels.region import Region
 from hetero.keys.routing import initial_owners

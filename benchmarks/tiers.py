@@ -40,10 +40,10 @@ from benchmarks.report import Report, add_arguments, finish
 from benchmarks.tier_peers import BINDINGS, measure_peer
 from benchmarks.tier_prediction import measure_prediction
 from benchmarks.tier_raw import raw_reads, raw_write
+from hetero.embedding.answers import Create
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.recovery import recover
 from hetero.embedding.ssd.rows import DEFAULT_THREADS, SsdRows
-from hetero.embedding.store import Create
 from hetero.embedding.tier_budget import budget_for
 from hetero.embedding.tiered import TieredStore, tier_counts
 from hetero.exchange.client import ShardedRowClient
@@ -220,7 +220,7 @@ class FilledTrainer:
         self._server = RowServer(job)
         for store, keys in zip(self._server.stores, touched, strict=True):
             if isinstance(store, TieredStore):
-                store.most_rows = int(share * len(keys))
+                store.tiers.most_rows = int(share * len(keys))
         for store, keys in zip(self._server.stores, touched, strict=True):
             for start in range(0, len(keys), BATCH_ROWS):
                 part = keys[start : start + BATCH_ROWS]

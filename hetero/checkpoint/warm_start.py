@@ -16,9 +16,9 @@ from hetero.checkpoint.manifest import MANIFEST, FileKind, GroupRecord
 from hetero.checkpoint.rows import read_part
 from hetero.checkpoint.search import latest_good
 from hetero.checkpoint.snapshot import Snapshot
+from hetero.embedding.answers import Create
 from hetero.embedding.policies.days import bare
 from hetero.embedding.rows import Rows
-from hetero.embedding.store import Create
 from hetero.errors import DataError, UserError
 from hetero.keys.routing import Router
 from hetero.optim.definition import row_width

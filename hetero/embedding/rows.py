@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hetero.embedding.answers import Create, PushReport, RowsRead
 from hetero.embedding.cut import RowChunk
 from hetero.embedding.shards import MemoryUse
-from hetero.embedding.store import Create, PushReport, RowsRead
 from hetero.records import F32, KeySet
 
 

@@ -18,12 +18,10 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from hetero.embedding.answers import MAX_EXAMPLES
-from hetero.embedding.answers import Create as Create
-from hetero.embedding.answers import PushReport as PushReport
-from hetero.embedding.answers import RowsRead as RowsRead
+from hetero.embedding.answers import MAX_EXAMPLES, Create, PushReport, RowsRead
 from hetero.embedding.changes import Changes
 from hetero.embedding.cut import StoreCut
+from hetero.embedding.group_keys import GroupKeys
 from hetero.embedding.shards import SHARDS, MemoryUse, Shards
 from hetero.errors import LeaseError, ProtocolError
 from hetero.kernels.index import (
@@ -74,10 +72,8 @@ class RowStore:
     def __init__(self, group: GroupSpec, *, threads: int = 1, buckets: int = DEFAULT_BUCKETS) -> None:
         self.width = group_width(group)
         self._group = group
-        self._names = {table.index: table.name for table in group.tables}
+        self._keys = GroupKeys(group)
         self._seeds = mixed_seeds([group])
-        self._known = np.zeros(len(self._seeds), np.bool_)
-        self._known[list(self._names)] = True
         self._shift = np.uint64(65 - buckets.bit_length())
         self._shards = Shards(width=self.width, seeds=self._seeds)
         self._kind = KIND[group.optimizer.kind]
@@ -94,12 +90,12 @@ class RowStore:
 
     def checked(self, keys: KeySet) -> KeySet:
         """The keys as kernels take them. Raises ProtocolError for other types, or a table that is not the group's."""
-        return self._checked(keys)
+        return self._keys.checked(keys)
 
     @_in_turn
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]. Raises ProtocolError for a table that is not the group's."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         out = np.empty((len(keys), self._group.dim), np.float32)
         missing = self._read(keys, out)
         if create is Create.YES and len(missing):
@@ -116,7 +112,7 @@ class RowStore:
         A row whose gradient holds NaN, infinity or a magnitude from 2^56 on is left as it is, counted and named.
         Raises ProtocolError for a table that is not the group's, or gradients of another shape.
         """
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         gradients = _floats(gradients, shape=(len(keys), self._group.dim), what="gradients")
         self._changes.keep(keys)
         missing, rejected = self._update(keys, gradients)
@@ -127,14 +123,14 @@ class RowStore:
         return PushReport(
             applied=len(keys) - len(rejected),
             rejected=len(rejected),
-            examples=tuple((self._names[int(keys.tables[i])], int(keys.keys[i])) for i in rejected[:MAX_EXAMPLES]),
+            examples=tuple(self._keys.named(keys, int(i)) for i in rejected[:MAX_EXAMPLES]),
             rejected_at=rejected,
         )
 
     @_in_turn
     def read_rows(self, keys: KeySet) -> RowsRead:
         """Whole rows of unique keys, with optimizer state; creates nothing."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         rows = np.empty((len(keys), self.width), np.float32)
         found = np.ones(len(keys), np.bool_)
         found[self._read(keys, rows)] = False
@@ -143,7 +139,7 @@ class RowStore:
     @_in_turn
     def write_rows(self, keys: KeySet, rows: F32) -> None:
         """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError as `push` does."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         rows = _floats(rows, shape=(len(keys), self.width), what="rows")
         self._changes.keep(keys)
         self._insert_missing(keys)
@@ -152,7 +148,7 @@ class RowStore:
     @_in_turn
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
         if holders.any():
@@ -170,7 +166,7 @@ class RowStore:
     @_in_turn
     def lend(self, keys: KeySet, *, holder: int) -> RowsRead:
         """`lease`, telling which of the rows were there before."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         if holder > MOST_HOLDERS:
             raise ProtocolError(f"tower {holder - 1} asks for a lease; rows can note {MOST_HOLDERS} holders")
         self.check_free(keys)
@@ -193,7 +189,7 @@ class RowStore:
     @_in_turn
     def there(self, keys: KeySet) -> np.ndarray:
         """Which of unique keys have rows, bool [n]."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         there = np.ones(len(keys), np.bool_)
         there[self._read(keys, np.empty((len(keys), 0), np.float32))] = False
         return there
@@ -202,7 +198,7 @@ class RowStore:
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
         self.note_leased(keys, rows, holder=holder)
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         hold_kernel(*self._place(keys), self.width, np.uint16(0))
 
     @_in_turn
@@ -224,7 +220,7 @@ class RowStore:
     @_in_turn
     def load_rows(self, keys: KeySet, rows: F32) -> None:
         """`write_rows` for many rows of which most are new. Raises CapacityError besides."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         rows = _floats(rows, shape=(len(keys), self.width), what="rows")
         self._changes.keep(keys)
         epoch, begins = self._changes.epoch, [0] * SHARDS
@@ -246,7 +242,7 @@ class RowStore:
     def delete_rows(self, keys: KeySet) -> int:
         """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""
         self.check_free(keys)
-        return len(self._changes.remove(self._checked(keys)))
+        return len(self._changes.remove(self._keys.checked(keys)))
 
     @_in_turn
     def begin_snapshot(self, *, since: int | None = None) -> StoreCut:
@@ -282,7 +278,7 @@ class RowStore:
         """Rows held, by table name."""
         rows_of = np.zeros(len(self._seeds), np.int64)
         tally_kernel(self._shards.description, self.width, rows_of)
-        return {name: int(rows_of[index]) for index, name in self._names.items()}
+        return {name: int(rows_of[index]) for index, name in self._keys.names.items()}
 
     @_in_turn
     def memory(self) -> MemoryUse:
@@ -298,22 +294,9 @@ class RowStore:
     def _place(self, keys: KeySet) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.uint64]:
         return keys.tables, keys.keys, self._seeds, self._shards.description, self._shift
 
-    def _checked(self, keys: KeySet) -> KeySet:
-        """The keys as kernels take them: a strided or read-only array would be a type of its own, compiled apart."""
-        tables, values = keys.tables, keys.keys
-        if tables.shape != values.shape or tables.dtype != np.uint16 or values.dtype != np.uint64:
-            raise ProtocolError(
-                f"keys: tables are {tables.dtype} {tables.shape}, keys {values.dtype} {values.shape}; "
-                "expected uint16 and uint64 of one length"
-            )
-        if len(keys) and not self._are_known(tables):
-            strange = sorted(set(np.unique(tables).tolist()) - set(self._names))
-            raise ProtocolError(f"rows of table {strange[0]} were asked of the group of {sorted(self._names.values())}")
-        return KeySet(np.require(tables, None, ("C", "A", "W")), np.require(values, None, ("C", "A", "W")))
-
     def _held_by(self, keys: KeySet, holder: int) -> KeySet:
         """The keys as kernels take them. Raises LeaseError when `holder` lacks one."""
-        keys = self._checked(keys)
+        keys = self._keys.checked(keys)
         holders = np.empty(len(keys), np.uint16)
         holders_kernel(*self._place(keys), self.width, holders)
         strange = np.flatnonzero(holders != holder)
@@ -321,15 +304,9 @@ class RowStore:
             raise self._held(keys, holders, int(strange[0]))
         return keys
 
-    def _are_known(self, tables: U16) -> bool:
-        first, last = int(tables.min()), int(tables.max())
-        return last < len(self._known) and bool(
-            self._known[first] if first == last else self._known[first : last + 1].all() or self._known[tables].all()
-        )
-
     def _held(self, keys: KeySet, holders: U16, position: int) -> LeaseError:
         who = f"tower {int(holders[position]) - 1}" if holders[position] else "nobody"
-        table, key = self._names[int(keys.tables[position])], int(keys.keys[position])
+        table, key = self._keys.named(keys, position)
         return LeaseError(f"key {key} of table {table} is held by {who}")
 
     def _read(self, keys: KeySet, out: F32) -> I32:

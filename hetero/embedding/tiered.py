@@ -12,37 +12,31 @@ its return brings it into memory. Before rows come in, others go: `hetero.kernel
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from hetero.embedding.answers import PushParts
+from hetero.embedding.answers import Create, PushParts, PushReport, RowsRead
 from hetero.embedding.lease_table import NOBODY, LeaseTable, ToldLeases
-from hetero.embedding.resident import ResidentRows
 from hetero.embedding.shards import MemoryUse
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
-from hetero.embedding.store import FIRST_VALUES, Create, PushReport, RowsRead, RowStore
-from hetero.embedding.tier_budget import SampledBudget, TierBudget
-from hetero.embedding.tier_use import TierCounts, TierUse, added_up
+from hetero.embedding.store import FIRST_VALUES, RowStore
+from hetero.embedding.tier_budget import TierBudget
+from hetero.embedding.tier_use import TierUse, added_up
 from hetero.embedding.tiered_cut import TieredCut
-from hetero.errors import CapacityError, ProtocolError
+from hetero.embedding.tiers import Tiers
+from hetero.errors import ProtocolError
 from hetero.kernels.residency import MOST_USES, first_rows_kernel
 from hetero.optim.definition import KIND, hyper_array
 from hetero.records import DEFAULT_BUCKETS, F32, I32, U64, GroupSpec, KeySet
-
-# Evicting some more than needed makes appends larger and the hands' rounds rarer.
-_EXTRA_SHARE = 32
 
 
 class TieredStore:
     """The rows of one group on one server, beyond memory. One caller at a time; it owns `ssd`.
 
-    memory_bytes: budget of rows, indexes and buffers together. most_rows: in memory, where the budget has room for more
-    (for measurements). beside_bytes: of the budget, taken by who wraps this store. They may be set at any time, and
-    budget before the first row.
-    folders: to be deleted when it is closed.
+    memory_bytes: budget of rows, indexes and buffers together. folders: to be deleted when it is closed.
     Raises CapacityError when the budget holds no rows at all.
     """
 
@@ -62,32 +56,29 @@ class TieredStore:
         self._names = {table.index: table.name for table in group.tables}
         self._memory = RowStore(group, threads=threads, buckets=buckets)
         self.width = self._memory.width
-        self._resident = ResidentRows(self._memory, seeds=seeds, shift=shift)
         self._leases = LeaseTable(seeds=seeds, shift=shift)
         self._ssd = ssd
         self._seeds = seeds
-        self.budget: TierBudget | SampledBudget = TierBudget(
+        budget = TierBudget(
             total_bytes=memory_bytes,
             ssd_bytes=buffer_bytes(ssd.layout),
             width=self.width,
             names=", ".join(sorted(self._names.values())),
         )
+        self.tiers = Tiers(self._memory, ssd, self._leases, seeds=seeds, shift=shift, budget=budget)
+        self._resident, self._counts = self.tiers.resident, self.tiers.counts
         self._folders = folders
-        self.most_rows: int | None = None
-        self.beside_bytes = 0
         self._told = ToldLeases()
         self._hyper = hyper_array(group.optimizer)
-        self._counts = TierCounts()
         self._fresh: I32 = np.empty(0, np.int32)
         self._rows_of = ssd.rows_of.copy()
-        self.capacity()
 
     def pull(self, keys: KeySet, *, create: Create) -> F32:
         """Weights of unique keys, float32 [U, E]; `Create.NO` moves no row. Raises as `RowStore.pull` does, and
         LeaseError for a row that a tower holds."""
         keys = self._free(keys)
         if create is Create.NO:
-            return self._read(keys, self._group.dim).rows
+            return self.tiers.read(keys, self._group.dim).rows
         out = np.empty((len(keys), self._group.dim), np.float32)
 
         def work(start: int, part: KeySet) -> None:
@@ -95,7 +86,7 @@ class TieredStore:
             out[start : start + len(part)] = self._memory.pull(part, create=Create.YES)
             self._settle(part)
 
-        self._by_parts(keys, work)
+        self.tiers.by_parts(keys, work)
         return out
 
     def push(self, keys: KeySet, gradients: F32) -> PushReport:
@@ -110,12 +101,12 @@ class TieredStore:
             told.add(self._memory.push(part, gradients[start : start + len(part)]), start=start)
             self._settle(part)
 
-        self._by_parts(keys, work)
+        self.tiers.by_parts(keys, work)
         return told.report()
 
     def read_rows(self, keys: KeySet) -> RowsRead:
         """Whole rows of unique keys, with optimizer state; creates and moves nothing. Raises LeaseError."""
-        return self._read(self._free(keys), self.width)
+        return self.tiers.read(self._free(keys), self.width)
 
     def write_rows(self, keys: KeySet, rows: F32) -> None:
         """Insert or overwrite whole rows float32 [U, W] of unique keys. Raises ProtocolError, LeaseError."""
@@ -128,12 +119,12 @@ class TieredStore:
             elsewhere = part[missing]
             there = self._ssd.discard(elsewhere)
             self._count_new(elsewhere[~there])
-            self._make_room(len(missing))
+            self.tiers.make_room(len(missing))
             self._memory.write_rows(part, rows[start : start + len(part)])
             self._resident.note(elsewhere, np.zeros(len(elsewhere), np.uint8))
             self._ssd.tick()
 
-        self._by_parts(keys, work)
+        self.tiers.by_parts(keys, work)
 
     def load_rows(self, keys: KeySet, rows: F32) -> None:
         """`write_rows` of rows of a snapshot."""
@@ -141,7 +132,7 @@ class TieredStore:
 
     def reserve(self, rows: int) -> None:
         """Let about this many more rows come without growing the index of those on SSD."""
-        self._ssd.reserve(max(0, rows - self.capacity()))
+        self._ssd.reserve(max(0, rows - self.tiers.capacity()))
 
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""
@@ -170,7 +161,7 @@ class TieredStore:
         self._counts.memory += len(keys) - len(missing)
         self._counts.ssd += len(missing) - len(fresh)
         self._leases.add(keys, holder=holder, uses=uses)
-        self._shrink()
+        self.tiers.shrink()
         there = np.ones(len(keys), np.bool_)
         there[fresh] = False
         return RowsRead(rows, there)
@@ -196,12 +187,12 @@ class TieredStore:
         there = np.ones(len(keys), np.bool_)
 
         def work(start: int, part: KeySet) -> None:
-            nowhere = self._bring(part)
+            nowhere = self.tiers.bring(part)
             there[start + nowhere] = False
             self._counts.memory -= len(part) - len(nowhere)
             self._ssd.tick()
 
-        self._by_parts(keys, work)
+        self.tiers.by_parts(keys, work)
         return there
 
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
@@ -213,13 +204,13 @@ class TieredStore:
         def work(start: int, part: KeySet) -> None:
             uses = self._leases.uses(part)
             self._resident.next_turn()
-            self._make_room(len(part))
+            self.tiers.make_room(len(part))
             self._leases.remove(part)
             self._memory.write_rows(part, rows[start : start + len(part)])
             self._resident.note(part, uses)
             self._ssd.tick()
 
-        self._by_parts(keys, work)
+        self.tiers.by_parts(keys, work)
         if not len(self._leases):
             self._forget_noted()
 
@@ -253,7 +244,7 @@ class TieredStore:
         if len(noted) != len(self._leases):
             raise ProtocolError(
                 f"a snapshot begins while towers hold {len(self._leases)} rows of "
-                f"{self.budget.names} and have told the values of {len(noted)}"
+                f"{self.tiers.budget.names} and have told the values of {len(noted)}"
             )
         self._ssd.compaction.paused = True
         try:
@@ -301,11 +292,6 @@ class TieredStore:
         indexes = held.index_bytes + self._memory.count() + self._leases.memory_bytes + self._ssd.use().index_bytes
         return MemoryUse(index_bytes=indexes + self._ssd.use().buffer_bytes, row_bytes=held.row_bytes)
 
-    def capacity(self) -> int:
-        """Rows that memory may hold beside everything else. Raises CapacityError when those are none."""
-        capacity = self.budget.rows(leases=self._leases, index=self._ssd.index, beside=self.beside_bytes)
-        return capacity if self.most_rows is None else min(capacity, self.most_rows)
-
     def use(self) -> TierUse:
         return TierUse(
             counts=self._counts,
@@ -313,7 +299,7 @@ class TieredStore:
             memory_rows=self._memory.count(),
             leased_rows=len(self._leases),
             memory_bytes=self.memory().total_bytes,
-            budget_bytes=self.budget.total_bytes,
+            budget_bytes=self.tiers.budget.total_bytes,
         )
 
     def close(self) -> None:
@@ -323,34 +309,10 @@ class TieredStore:
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _by_parts(self, keys: KeySet, work: Callable[[int, KeySet], None]) -> None:
-        """`work(start, keys)` over parts that fit memory, in order."""
-        size = max(1, min(self.budget.part_rows, self.capacity() // 4))
-        for start in range(0, len(keys), size):
-            work(start, keys[start : start + size])
-
     def _bring_or_make(self, keys: KeySet) -> None:
         """`_bring`, and count the others as made, which the caller is about to do."""
-        self._fresh = self._bring(keys)
+        self._fresh = self.tiers.bring(keys)
         self._count_new(keys[self._fresh])
-
-    def _bring(self, keys: KeySet) -> I32:
-        """Let all rows be in memory that exist, and room be there for the others; positions of those."""
-        self._resident.next_turn()
-        missing = self._resident.touch(keys)
-        self._counts.memory += len(keys) - len(missing)
-        if not len(missing):
-            return missing
-        self._make_room(len(missing))
-        found = self._ssd.take(keys[missing])
-        came = np.flatnonzero(found.found)
-        self._counts.ssd += len(came)
-        if len(came):
-            coming = keys[missing[came]]
-            self._memory.write_rows(coming, found.rows[came])
-            self._resident.note(coming, np.minimum(found.uses[came] + 1, MOST_USES).astype(np.uint8))
-        nowhere: I32 = missing[~found.found]
-        return nowhere
 
     def _settle(self, keys: KeySet) -> None:
         """Note the rows that the call has made, and let the disk's work go on."""
@@ -358,47 +320,6 @@ class TieredStore:
             self._resident.note(keys[self._fresh], np.zeros(len(self._fresh), np.uint8))
             self._fresh = self._fresh[:0]
         self._ssd.tick()
-
-    def _make_room(self, coming: int) -> None:
-        """Evict until so many more rows fit. Raises CapacityError when rows of this turn alone fill memory."""
-        capacity = self.capacity()
-        over = self._memory.count() + coming - capacity
-        if over > 0:
-            self._evict(over + capacity // _EXTRA_SHARE)
-        if self._memory.count() + coming > capacity:
-            raise CapacityError(
-                f"rows of {self.budget.names}: one call needs {coming} rows more in memory, the budget of "
-                f"{self.budget.total_bytes} bytes holds {capacity}, of {self.budget.row_bytes:.0f} bytes each; raise "
-                "storage.memory_bytes or roles.servers"
-            )
-
-    def _shrink(self) -> None:
-        """Evict what no longer fits since leases and the index on SSD have grown."""
-        over = self._memory.count() - self.capacity()
-        if over > 0:
-            self._resident.next_turn()
-            self._evict(over)
-
-    def _evict(self, wanted: int) -> None:
-        most = max(1, self.budget.part_rows)
-        while wanted > 0:
-            out = self._resident.evict(min(wanted, most))
-            if not len(out.keys):
-                return
-            self._ssd.append(out.keys, out.rows, out.uses)
-            self._counts.evicted += len(out.keys)
-            wanted -= len(out.keys)
-
-    def _read(self, keys: KeySet, columns: int) -> RowsRead:
-        """Rows where they are: first columns float32 [U, columns], zeros where there is none."""
-        read = self._memory.read_rows(keys)
-        rows = np.ascontiguousarray(read.rows[:, :columns])
-        missing = np.flatnonzero(~read.found).astype(np.int32)
-        if len(missing):
-            below = self._ssd.read(keys[missing], columns=columns)
-            rows[missing] = below.rows
-            read.found[missing] = below.found
-        return RowsRead(rows, read.found)
 
     def _first_rows(self, keys: KeySet, picked: I32, rows: F32) -> None:
         group = self._group

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hetero.embedding.answers import Create
 from hetero.embedding.rows import Rows
-from hetero.embedding.store import Create
 from hetero.errors import ProtocolError
 from hetero.exchange.messages import (
     MAX_EXAMPLES,

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hetero.embedding.answers import Create
 from hetero.embedding.open_rows import open_rows
 from hetero.embedding.policies.days import Days, bare, drops_of, policy_counts
 from hetero.embedding.policies.dropped import DayDrops
 from hetero.embedding.rows import Rows
-from hetero.embedding.store import Create
 from hetero.embedding.tiered import tier_counts
 from hetero.errors import LeaseError, ProtocolError, StaleRoutingError
 from hetero.exchange.arrivals import Arrivals

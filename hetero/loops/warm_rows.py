@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from hetero.checkpoint.server_rows import ServerSnapshots
+from hetero.embedding.answers import Create
 from hetero.embedding.open_rows import open_rows
 from hetero.embedding.policies.rows import PolicyRows
-from hetero.embedding.store import Create
 from hetero.embedding.tier_budget import budget_for
 from hetero.exchange.messages import (
     DifferencesRequest,

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero.embedding.answers import Create
 from hetero.embedding.lease_table import LeaseTable
 from hetero.embedding.open_rows import budget_parts, open_rows
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.rows import buffer_bytes
-from hetero.embedding.store import Create
 from hetero.embedding.tier_budget import SampledBudget, TierBudget, budget_for
 from hetero.embedding.tier_use import added_up
 from hetero.embedding.tiered import TieredStore
@@ -98,7 +98,7 @@ class _Simulated:
         )
         for number, (group, memory_bytes, of_ssd) in enumerate(budgets):
             whole = _budget(group, memory_bytes=memory_bytes, ssd_bytes=of_ssd)
-            self._store(number).budget = SampledBudget(
+            self._store(number).tiers.budget = SampledBudget(
                 whole=whole,
                 share=sample * job.servers.count,
                 empty_index=self._store(number).use().ssd.index_bytes,

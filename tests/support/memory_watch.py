@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from hetero.embedding.answers import Create
 from hetero.embedding.open_rows import open_rows
-from hetero.embedding.store import Create
 from hetero.embedding.tiered import TieredStore
 from hetero.kernels.mix import mix64_reference
 from hetero.loops.warm import warm_kernels

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hetero.embedding.store import Create
+from hetero.embedding.answers import Create
 from hetero.records import F32, GroupSpec, KeySet
 from tests.support.row_oracle import RowOracle
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from hetero.embedding.answers import Create
 from hetero.embedding.policies.rows import PolicyRows
-from hetero.embedding.store import Create
 from hetero.exchange.client import LocalServer, ShardedRowClient
 from hetero.exchange.leases import GivenWindows, LeasedRows
 from hetero.exchange.messages import Purpose

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.answers import Create
+from hetero.embedding.store import RowStore
 from hetero.exchange.client import RowClient
 from hetero.exchange.messages import Purpose
 from hetero.records import DataSpec, JobSpec, KeySet

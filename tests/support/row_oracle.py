@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.embedding.store import Create, PushReport, RowsRead
+from hetero.embedding.answers import Create, PushReport, RowsRead
 from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS, first_weights_reference
 from hetero.kernels.mix import mix64_reference
 from hetero.kernels.optimizers import LARGEST_GRADIENT

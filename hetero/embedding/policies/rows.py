@@ -220,7 +220,7 @@ class PolicyRows:
 
     def _tell_beside(self) -> None:
         if isinstance(self.inner, TieredStore):
-            self.inner.beside_bytes = self._beside_bytes
+            self.inner.tiers.beside_bytes = self._beside_bytes
 
     def _note_seen(self, keys: KeySet, seen: F32) -> None:
         """Take what a tower tells of leased keys: 0 for those with a row, else 1 + the steps that saw them."""

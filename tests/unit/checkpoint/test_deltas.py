@@ -14,8 +14,9 @@ from hetero.checkpoint.retention import retain
 from hetero.checkpoint.search import Damage, latest_good, verify
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft, list_snapshots, snapshot_name
+from hetero.embedding.answers import Create
 from hetero.embedding.cut import RowChunk
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.store import RowStore
 from hetero.errors import DataError, ProtocolError
 from hetero.keys.routing import Router, initial_owners
 from hetero.records import F32

@@ -18,7 +18,8 @@ from hetero.checkpoint.manifest import MANIFEST
 from hetero.checkpoint.rows import read_rows
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.tensors import read_module, write_module
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.answers import Create
+from hetero.embedding.store import RowStore
 from hetero.errors import DataError
 from hetero.keys.routing import Router, initial_owners
 from hetero.records import GroupSpec, KeySet, RowOptimizer, RowOptimizerSpec, TableSpec

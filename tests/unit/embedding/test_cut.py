@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero.embedding import cut as cut_module
+from hetero.embedding.answers import Create
 from hetero.embedding.cut import RowChunk, StoreCut
 from hetero.embedding.epochs import Epochs
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.store import RowStore
 from hetero.errors import LeaseError, ProtocolError
 from hetero.records import F32, GroupSpec, InitSpec, KeySet, RowOptimizerSpec, TableSpec
 from tests.support.crafted_keys import colliding_hashes, keys_with_hashes

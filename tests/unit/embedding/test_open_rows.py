@@ -53,7 +53,7 @@ def test_a_budget_for_so_many_rows_holds_them(tmp_path: Path) -> None:
     (store,) = open_rows(replace(JOB, groups=(group,), storage=storage))
     assert isinstance(store, TieredStore)
     # 10,000 rows on SSD and 1000 leased ones are still to come: 140,000 bytes, and pages begun; 40.5 a row.
-    assert 5000 <= store.capacity() <= 5000 + (140_000 + 64 * 256) / 40.5
+    assert 5000 <= store.tiers.capacity() <= 5000 + (140_000 + 64 * 256) / 40.5
     store.close()
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hetero.embedding import shards as shards_module
 from hetero.embedding import store as store_module
-from hetero.embedding.store import Create, RowStore
+from hetero.embedding.answers import Create
+from hetero.embedding.store import RowStore
 from hetero.errors import CapacityError, LeaseError, ProtocolError
 from hetero.kernels.index import read_kernel, update_kernel, write_kernel
 from hetero.kernels.optimizers import LARGEST_GRADIENT

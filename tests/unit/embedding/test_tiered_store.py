@@ -12,12 +12,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from hetero.embedding.answers import Create
 from hetero.embedding.lease_table import LeaseTable
 from hetero.embedding.ssd.layout import Layout
 from hetero.embedding.ssd.recovery import recover
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows, buffer_bytes
-from hetero.embedding.store import Create
 from hetero.embedding.tiered import TieredStore
 from hetero.embedding.tiered_cut import TieredCut
 from hetero.errors import CapacityError, LeaseError, ProtocolError
