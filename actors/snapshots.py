@@ -17,7 +17,7 @@ import ray
 from actors.calls import Answer
 from actors.group import ActorGroup
 from actors.naming import Role
-from actors.tower import CutNews
+from actors.tower_news import CutNews
 from hetero.errors import DataError, PeerLostError, SnapshotError
 from hetero.loops.cuts import CutRule
 from hetero.loops.protocols import Cut

@@ -25,7 +25,7 @@ from actors.resize import ServerPlaces, ServerResizer
 from actors.sequencer import SequencerNews
 from actors.snapshots import SnapshotKeeper
 from actors.store import store_spilled_bytes, store_used_bytes
-from actors.tower import Peers, TowerNews
+from actors.tower_news import Peers, TowerNews
 from hetero.checkpoint.manifest import merge_held
 from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft

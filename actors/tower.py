@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from actors.context import RunContext
 from actors.metrics import RayMetrics
 from actors.moving import MoveNews, TowerMove
 from actors.text_rank import text_mesh
+from actors.tower_news import CutNews, Peers, TowerNews
 from hetero.checkpoint.manifest import FileEntry
 from hetero.checkpoint.pretrained import StartedPart
 from hetero.checkpoint.snapshot import Snapshot
@@ -56,41 +56,6 @@ from hetero.towers.build import make_tower
 
 _NEWS_EVERY_S = 0.2
 _MEETINGS_DEADLINES = 10  # a tower that lags may have many steps to go until the others' cut
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """Whom a tower talks to."""
-
-    sequencer: Peer
-    readers: Sequence[Peer]
-    servers: Sequence[Peer]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TowerNews:
-    """What the driver learns on each look, as of a step shortly before. waits: seconds so far, by role waited for.
-
-    busy_s: seconds of all else.
-    """
-
-    step: int
-    rows: int
-    loss: float | None
-    waits: dict[str, float]
-    busy_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutNews:
-    """A cut that waits for the driver to have it written. name: of the snapshot. routing: version by which the servers
-    that settled it hold rows."""
-
-    name: str
-    base: str | None
-    cut: Cut
-    pause_s: float
-    routing: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

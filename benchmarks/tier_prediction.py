@@ -13,7 +13,7 @@ from hetero.loops.run import DataPass
 from hetero.planning.tiers import simulate_tiers
 from hetero.records import JobSpec
 from pipelines.build import Placement, opened_run
-from pipelines.train import tiers_record
+from pipelines.run_summary import tiers_record
 
 PREDICTED_SHARE = 0.1
 
