@@ -19,8 +19,12 @@ LANES = 8
 
 _FLOAT = ir.FloatType()
 _INT32 = ir.IntType(32)
+_INTS = ir.VectorType(_INT32, LANES)
+_HALVES = ir.VectorType(ir.IntType(16), LANES)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _FLOAT_ALIGNMENT = 4
+_HALF_ALIGNMENT = 2
+_QUIET_NAN = 0x7FC0
 
 
 class _Float8(types.Type):
@@ -66,6 +70,26 @@ def _load(builder: Any, values: tuple[Any, ...]) -> Any:
 
 def _store(builder: Any, values: tuple[Any, ...]) -> None:
     builder.store(values[1], builder.inttoptr(values[0], _VECTOR.as_pointer()), align=_FLOAT_ALIGNMENT)
+
+
+def _load_bf16(builder: Any, values: tuple[Any, ...]) -> Any:
+    """A bf16 is the upper half of a float32."""
+    halves = builder.load(builder.inttoptr(values[0], _HALVES.as_pointer()), align=_HALF_ALIGNMENT)
+    return builder.bitcast(builder.shl(builder.zext(halves, _INTS), _ints(16)), _VECTOR)
+
+
+def _store_bf16(builder: Any, values: tuple[Any, ...]) -> None:
+    """Rounded to the nearest, ties to even: what is cut off is first made to carry."""
+    bits = builder.bitcast(values[1], _INTS)
+    odd = builder.and_(builder.lshr(bits, _ints(16)), _ints(1))
+    halves = builder.trunc(builder.lshr(builder.add(bits, builder.add(odd, _ints(0x7FFF))), _ints(16)), _HALVES)
+    missing = builder.fcmp_unordered("uno", values[1], values[1])
+    halves = builder.select(missing, ir.Constant(_HALVES, [_QUIET_NAN] * LANES), halves)
+    builder.store(halves, builder.inttoptr(values[0], _HALVES.as_pointer()), align=_HALF_ALIGNMENT)
+
+
+def _ints(number: int) -> Any:
+    return ir.Constant(_INTS, [number] * LANES)
 
 
 def _splat(builder: Any, values: tuple[Any, ...]) -> Any:
@@ -127,6 +151,10 @@ zero8: Any = _intrinsic(float8, (), _zero)
 # The eight floats at an address; store8(address, vector) writes them.
 load8: Any = _intrinsic(float8, (types.uint64,), _load)
 store8: Any = _intrinsic(types.void, (types.uint64, float8), _store)
+
+# The eight bf16 at an address, as floats; store8_bf16(address, vector) rounds and writes them.
+load8_bf16: Any = _intrinsic(float8, (types.uint64,), _load_bf16)
+store8_bf16: Any = _intrinsic(types.void, (types.uint64, float8), _store_bf16)
 
 # Eight times the float at an address; eight times a float.
 splat8: Any = _intrinsic(float8, (types.uint64,), _splat)

@@ -18,6 +18,7 @@ from hetero.exchange.client import PushSummary
 from hetero.exchange.geo_copies import CopiedGroup
 from hetero.exchange.leases import GivenWindows, LeasedRows
 from hetero.exchange.messages import Done, Pending
+from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.tower_device import ON_HOST, TowerDevice
 from hetero.kernels.leased import merge_kernel
 from hetero.keys.numbering import KeyNumbers
@@ -35,7 +36,7 @@ from hetero.loops.warm_rows import warm_server_kernels
 from hetero.observe.spans import SpanClock
 from hetero.optim.definition import lease_width
 from hetero.parallel.group import SoleTower
-from hetero.records import F32, Batch, JobSpec, KeySet, Mode, RoleSpec
+from hetero.records import F32, Batch, JobSpec, KeySet, Mode, Precision, RoleSpec
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import EmbeddingLayout, embed
 from hetero.towers.outputs import TowerOutput
@@ -82,8 +83,12 @@ def _one_step(job: JobSpec, batch: Batch) -> tuple[F32, ...]:
     embeddings = embed(batch, rows, EmbeddingLayout.from_job(job))
     results = [embeddings[name].sum() for name in embeddings]
     if job.tower.name in BUILT_IN:  # another class may not be importable here, and has no kernels of ours
-        output = make_tower(job)(torch.from_numpy(batch.dense), embeddings)
-        results.append((output.logits if isinstance(output, TowerOutput) else output).sum())
+        module = make_tower(job)
+        trains_in_bf16 = choose_precision(job.precision, [fast_bf16_here()]).taken is Precision.BF16
+        for is_bf16 in (False, True) if trains_in_bf16 else (False,):  # scores are fp32 in any case
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
+                output = module(torch.from_numpy(batch.dense), embeddings)
+            results.append((output.logits if isinstance(output, TowerOutput) else output).float().sum())
     torch.autograd.backward(torch.stack(results).sum())
     return tuple(np.zeros(tuple(values.shape), np.float32) for values in rows)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from torch import Tensor, compiler, float32, is_autocast_enabled, nn, zeros
+from torch import Tensor, bfloat16, compiler, float32, get_autocast_dtype, is_autocast_enabled, nn, zeros
 
 from hetero.errors import TowerError
 from hetero.towers.arguments import choice, probability, sizes
 from hetero.towers.embeddings import Embeddings, LookupInput, TowerInputs
 from hetero.towers.fields import concat_lookups
 from hetero.towers.relu_layers import relu_layers
+from hetero.towers.relu_layers_bf16 import fits_bf16, relu_layers_bf16
 
 
 class Activation(Enum):
@@ -100,16 +101,15 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         on_cpu = x.device.type == "cpu" and not compiler.is_exporting()  # an exported graph holds no kernels of ours
-        if self._is_plain and on_cpu and x.dim() == 2 and x.dtype is float32 and not _autocasts(x):
+        if self._is_plain and on_cpu and x.dim() == 2 and x.dtype is float32:
             linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
             parameters = [parameter for layer in linears for parameter in (layer.weight, layer.bias)]
-            return relu_layers(x, parameters, single_last=self._has_single_last)
+            if not is_autocast_enabled("cpu"):
+                return relu_layers(x, parameters, single_last=self._has_single_last)
+            if get_autocast_dtype("cpu") is bfloat16 and fits_bf16(parameters, single_last=self._has_single_last):
+                return relu_layers_bf16(x, parameters, single_last=self._has_single_last)
         out: Tensor = self.layers(x)
         return out
-
-
-def _autocasts(x: Tensor) -> bool:
-    return is_autocast_enabled(x.device.type)
 
 
 class LinearPart(nn.Module):

@@ -13,11 +13,11 @@ import pytest
 
 import hetero.kernels
 from hetero.loops.warm import warm_kernels
-from hetero.records import AdmissionSpec, Clock, EvictionSpec, Mode
+from hetero.records import AdmissionSpec, Clock, EvictionSpec, Mode, Precision
 from tests.support.jobs import data_spec, small_job, write_data
 from tests.support.runs import finish
 
-WITH_POLICIES = " with policies"
+WITH_POLICIES, IN_BF16 = " with policies", " in bf16"
 
 
 def signatures() -> dict[str, int]:
@@ -34,7 +34,9 @@ def signatures() -> dict[str, int]:
 
 def check(folder: Path, window: int, mode: str) -> None:
     data = data_spec(write_data(folder / "a.parquet", rows=3000, seed=0))
-    job = small_job(data, window=window, mode=Mode(mode.removesuffix(WITH_POLICIES)), staleness=2)
+    precision = Precision.BF16 if mode.endswith(IN_BF16) else Precision.FP32
+    plain = Mode(mode.removesuffix(WITH_POLICIES).removesuffix(IN_BF16))
+    job = small_job(data, window=window, mode=plain, staleness=2, precision=precision)
     if mode.endswith(WITH_POLICIES):
         admission, eviction = AdmissionSpec(score=0.3, forget_days=1), EvictionSpec(expire_days=1)
         groups = tuple(replace(group, admission=admission, eviction=eviction) for group in job.groups)
@@ -49,6 +51,7 @@ def check(folder: Path, window: int, mode: str) -> None:
     ("mode", "window"),
     [
         ("sync", 4),
+        pytest.param("sync" + IN_BF16, 4, marks=pytest.mark.slow),
         *(pytest.param("sync" + WITH_POLICIES, window, marks=pytest.mark.slow) for window in (0, 4)),
         *(pytest.param(mode, 0, marks=pytest.mark.slow) for mode in ("sync", "bounded", "async", "geo")),
     ],

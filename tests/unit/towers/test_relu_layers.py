@@ -98,6 +98,59 @@ def test_under_autocast_products_are_bf16() -> None:
     assert mlp(torch.randn(4, 16)).dtype is torch.float32
 
 
+def in_bf16(mlp: MLP, x: Tensor, *, plain: bool) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out: Tensor = mlp.layers(x) if plain else mlp(x)
+    return out.float()
+
+
+def as_close_as_autocast(actual: Tensor, autocast: Tensor, exact: Tensor) -> None:
+    """No further from float32 than twice what torch's autocast is, by the largest difference."""
+    scale = float(exact.detach().abs().max()) + 1e-30
+    off, autocast_off = (float((found - exact).detach().abs().max()) / scale for found in (actual, autocast))
+    assert off <= 2 * autocast_off + 2**-8
+
+
+@pytest.mark.parametrize("output", [None, 1])
+@pytest.mark.parametrize(("rows", "inputs", "hidden"), [(131, 13, (40, 24, 16)), (64, 37, (32,)), (1, 5, (8,))])
+@pytest.mark.parametrize("needs", [True, False])
+def test_bf16_is_as_exact_as_autocast(
+    rows: int, inputs: int, hidden: tuple[int, ...], output: int | None, needs: bool
+) -> None:
+    torch.manual_seed(3)
+    mlp = MLP(inputs, hidden, output=output)
+    x = random_leaf(rows, inputs, seed=1).requires_grad_(needs)
+    leaves = [*([x] if needs else []), *mlp.parameters()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "ReluLayersBf16" in type(mlp(x).grad_fn).__name__
+    found, autocast, exact = in_bf16(mlp, x, plain=False), in_bf16(mlp, x, plain=True), mlp.layers(x)
+    as_close_as_autocast(found, autocast, exact)
+    grads = [gradients(out, leaves, seed=2) for out in (found, autocast, exact)]
+    for ours, casts, plain in zip(*grads, strict=True):
+        assert ours.dtype is torch.float32
+        as_close_as_autocast(ours, casts, plain)
+
+
+def test_bf16_without_rows_and_with_sizes_the_kernels_do_not_take() -> None:
+    mlp = MLP(4, (8, 16), output=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert mlp(random_leaf(0, 4, seed=1)).shape == (0, 1)
+        odd = MLP(4, (6,), output=1)(random_leaf(3, 4, seed=1))
+    assert odd.dtype is torch.bfloat16
+    assert "ReluLayers" not in type(odd.grad_fn).__name__
+
+
+@pytest.mark.usefixtures("threads")
+def test_bf16_sums_do_not_depend_on_threads() -> None:
+    mlp, x = MLP(13, (64, 32), output=1), random_leaf(999, 13, seed=1)
+    results = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        results.append(gradients(in_bf16(mlp, x, plain=False), list(mlp.parameters()), seed=2)[1::2])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+
+
 def plain_interaction(block: Tensor, first: Tensor | None) -> Tensor:
     fields = block if first is None else torch.cat([first.unsqueeze(1), block], 1)
     row, column = torch.tril_indices(fields.shape[1], fields.shape[1], offset=-1)
