@@ -13,11 +13,14 @@ from pathlib import Path
 from rich.table import Table
 
 from hetero.errors import DataError
+from hetero.hardware.devices import device_called
 from hetero.loops.deep import DeepLog
 from hetero.observe.run_folder import read_json, write_json
 from hetero.parallel.mesh import place_of
 from hetero.parallel.traffic import WORLD
+from hetero.planning.deep_run import DeepPrediction, predict_deep
 from hetero.records.deep_job import DeepJobSpec
+from hetero.records.mesh import DeepPrecision
 
 VERSION = 1
 _WARM_STEPS = 3
@@ -31,7 +34,9 @@ class DeepSummary:
     once. mfu: tokens_per_s * flops_per_token / matrix_flops, [0, 1]. bubble: share of forward and backward that the
     ranks of each pipeline stage waited. sent_bytes: of one step, all ranks, by axis of the mesh and by link (`node`: a
     group on one machine, or `network`). peak_bytes: by rank, of the process or its device. seconds: where the ranks'
-    time went, all of them together, by span.
+    time went, all of them together, by span. data_sheet_flops: of all devices, FLOP/s in this precision, 0 where no
+    data sheet is known; data_sheet_mfu: as mfu, of it. predicted_*: what `hetero.planning.deep_run` said before the
+    first step; assumed: what nothing was measured for.
     """
 
     name: str
@@ -55,6 +60,14 @@ class DeepSummary:
     precision: str
     bubble: Mapping[str, float] = field(default_factory=dict)
     sent_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    data_sheet_flops: float = 0.0
+    data_sheet_mfu: float | None = None
+    predicted_tokens_per_s: float | None = None
+    predicted_mfu: float | None = None
+    predicted_bubble: Mapping[str, float] = field(default_factory=dict)
+    predicted_sent_bytes: Mapping[str, float] = field(default_factory=dict)
+    predicted_peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    assumed: Sequence[str] = ()
     skipped_steps: int = 0
     restarts: Sequence[str] = ()
     snapshot: str | None = None
@@ -88,11 +101,14 @@ class DeepSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed:
-    """tokens_per_s of all ranks together, and their share of what plain matrix products reach."""
+    """tokens_per_s of all ranks together, and their share of what plain matrix products reach, measured (mfu) and by
+    the data sheet of their devices, where there is one. predicted: before the first step."""
 
     tokens_per_s: float
     matrix_flops: float
     mfu: float
+    data_sheet_flops: float
+    predicted: DeepPrediction
 
     @staticmethod
     def of(job: DeepJobSpec, logs: Sequence[DeepLog]) -> DeepSpeed:
@@ -102,9 +118,23 @@ class DeepSpeed:
         late = sorted(gaps[_WARM_STEPS:]) or gaps
         step_s = late[len(late) // 2] if late else logs[0].step_s
         rate = job.tokens_per_step / step_s if step_s > 0 else 0.0
-        matrix_flops = sum(log.matrix_flops for log in logs)
+        matrix_flops = sum(log.rates.matrix_flops for log in logs)
         mfu = rate * job.model.flops_per_token / matrix_flops if matrix_flops else 0.0
-        return DeepSpeed(tokens_per_s=rate, matrix_flops=matrix_flops, mfu=mfu)
+        return DeepSpeed(
+            tokens_per_s=rate,
+            matrix_flops=matrix_flops,
+            mfu=mfu,
+            data_sheet_flops=data_sheet_flops(job, logs),
+            predicted=predict_deep(job, [log.rates for log in logs]),
+        )
+
+
+def data_sheet_flops(job: DeepJobSpec, logs: Sequence[DeepLog]) -> float:
+    """FLOP/s of all ranks' devices by their data sheets; 0 when one of them has none."""
+    sheets = [device_called(log.rates.device) for log in logs]
+    is_half = job.mesh.precision in (DeepPrecision.BF16, DeepPrecision.FP16)
+    known = [sheet.half_flops if is_half else sheet.single_flops for sheet in sheets if sheet is not None]
+    return sum(known) if len(known) == len(logs) else 0.0
 
 
 def bubbles(job: DeepJobSpec, logs: Sequence[DeepLog]) -> dict[str, float]:
@@ -150,6 +180,7 @@ def deep_report(summary: DeepSummary) -> Table:
 def deep_facts(summary: DeepSummary) -> dict[str, str]:
     """What there is to say of a run, in words."""
     peaks = list(summary.peak_bytes.values())
+    promised, predicted_peaks = summary.predicted_tokens_per_s, list(summary.predicted_peak_bytes.values())
     rows = {
         "mesh": summary.mesh,
         "parameters": f"{summary.parameters:,}",
@@ -157,16 +188,36 @@ def deep_facts(summary: DeepSummary) -> dict[str, str]:
         "training loss": _loss(summary.final_loss),
         "validation loss": _loss(summary.validation_loss),
         "speed": f"{summary.tokens_per_s:,.0f} tokens/s, {summary.mfu:.1%} of {summary.matrix_flops / 1e9:,.0f} "
-        f"GFLOP/s measured in {summary.precision} matrix products",
-        "peak memory a rank": f"{min(peaks) / 2**20:,.0f} to {max(peaks) / 2**20:,.0f} MiB" if peaks else "",
-        "waiting in the pipeline": ", ".join(f"{stage} {share:.0%}" for stage, share in summary.bubble.items()),
-        "sent a step": ", ".join(
-            f"{axis} {sum(links.values()) / 2**20:,.1f} MiB" for axis, links in summary.sent_bytes.items()
-        ),
+        f"GFLOP/s measured in {summary.precision} matrix products"
+        + (f", {summary.data_sheet_mfu:.1%} of the data sheet" if summary.data_sheet_mfu is not None else ""),
+        "speed predicted": ""
+        if promised is None
+        else f"{promised:,.0f} tokens/s" + "".join(f"; assumed: {each}" for each in summary.assumed),
+        "peak memory a rank": _span_of(peaks) + _beside(_span_of(predicted_peaks)),
+        "waiting in the pipeline": _listed(summary.bubble, "{:.0%}")
+        + _beside(_listed(summary.predicted_bubble, "{:.0%}")),
+        "sent a step": _mebibytes({axis: sum(links.values()) for axis, links in summary.sent_bytes.items()})
+        + _beside(_mebibytes(summary.predicted_sent_bytes)),
         "seconds": f"{summary.wall_s:,.0f}",
         "run folder": summary.run_folder,
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _span_of(sizes: Sequence[float]) -> str:
+    return f"{min(sizes) / 2**20:,.0f} to {max(sizes) / 2**20:,.0f} MiB" if sizes else ""
+
+
+def _listed(values: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{name} {form.format(value)}" for name, value in values.items())
+
+
+def _mebibytes(sizes: Mapping[str, float]) -> str:
+    return _listed({axis: sent / 2**20 for axis, sent in sizes.items()}, "{:,.1f} MiB")
+
+
+def _beside(told: str) -> str:
+    return f" (predicted {told})" if told else ""
 
 
 def _loss(value: float | None) -> str:

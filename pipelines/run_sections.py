@@ -318,12 +318,22 @@ def _predictions(summary: Mapping[str, object]) -> dict[str, tuple[float, float]
     pairs: dict[str, tuple[float, float]] = {}
     for told in (summary, tiers if isinstance(tiers, Mapping) else {}):
         for name, predicted in told.items():
-            measured = told.get(name.removeprefix("predicted_"))
-            both = isinstance(predicted, (int, float)) and isinstance(measured, (int, float))
-            if name.startswith("predicted_") and both:
-                of = name.removeprefix("predicted_").replace("_", " ")
-                pairs[of] = (float(str(predicted)), float(str(measured)))
+            of = name.removeprefix("predicted_")
+            if of != name and of in told:
+                pairs |= _paired(of.replace("_", " "), predicted, told[of])
     return pairs
+
+
+def _paired(name: str, predicted: object, measured: object) -> dict[str, tuple[float, float]]:
+    """Two numbers; of two mappings what both have, where a measured part may be divided further and is summed."""
+    if isinstance(predicted, Mapping) and isinstance(measured, Mapping):
+        both = [key for key in predicted if key in measured]
+        return {k: v for key in both for k, v in _paired(f"{name} {key}", predicted[key], measured[key]).items()}
+    if isinstance(measured, Mapping):
+        measured = sum(float(part) for part in measured.values())
+    if isinstance(predicted, (int, float)) and isinstance(measured, (int, float)):
+        return {name: (float(predicted), float(measured))}
+    return {}
 
 
 def _happened(record: RunRecord) -> list[Part]:

@@ -268,6 +268,16 @@ def _summary(
         mfu=speed.mfu,
         matrix_flops=speed.matrix_flops,
         flops_per_token=spec.model.flops_per_token,
+        data_sheet_flops=speed.data_sheet_flops,
+        data_sheet_mfu=speed.tokens_per_s * spec.model.flops_per_token / speed.data_sheet_flops
+        if speed.data_sheet_flops
+        else None,
+        predicted_tokens_per_s=speed.predicted.tokens_per_s,
+        predicted_mfu=speed.predicted.tokens_per_s * spec.model.flops_per_token / speed.matrix_flops,
+        predicted_bubble=speed.predicted.bubble,
+        predicted_sent_bytes=speed.predicted.sent_bytes,
+        predicted_peak_bytes=speed.predicted.peak_bytes,
+        assumed=speed.predicted.assumed,
         wall_s=time.time() - started_t,
         final_loss=first.losses[-1] if first.losses else None,
         validation_loss=first.evaluations[-1].loss if first.evaluations else None,

@@ -7,6 +7,7 @@ a second of a link are one direction. Latencies are assumptions where no data sh
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -107,6 +108,13 @@ _Known = TypeVar("_Known", Device, Link)
 def device(name: str) -> Device:
     """A known device. Raises PlanError for an unknown name, with the nearest."""
     return _known(DEVICES, name, "device")
+
+
+def device_called(full_name: str) -> Device | None:
+    """The data sheet of a device by the name its driver gives it, such as `NVIDIA A100-SXM4-80GB`; None if unknown."""
+    words = set(re.split(r"[^a-z0-9]+", full_name.lower()))
+    found = [name for name in DEVICES if set(name.split("-")) <= words]
+    return DEVICES[max(found, key=len)] if found else None
 
 
 def link(name: str) -> Link:

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hetero.checkpoint.mesh_snapshot import read_snapshot, write_snapshot
-from hetero.hardware.matrix_rate import matrix_rate
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.loops.deep_batches import DeepBatches
+from hetero.loops.deep_rates import rank_rates
 from hetero.observe.spans import Span, SpanClock, SpanTotals
 from hetero.parallel.deep_tower import DeepLoss, DeepStep, DeepTower
 from hetero.parallel.mesh import Mesh
-from hetero.parallel.sharding import activation_dtype
 from hetero.parallel.traffic import Traffic, TrafficMeter
+from hetero.planning.deep_run import RankRates
 from hetero.records.deep_job import DeepJobSpec
 
 SNAPSHOTS = "snapshots"
@@ -40,8 +40,8 @@ class Evaluation:
 class DeepLog:
     """What a rank saw. losses, norms, step_ends_t (unix seconds): one a step, from step `first_step` on.
 
-    peak_bytes: of the process, or of device memory where there is a device. matrix_flops: of this rank's device,
-    measured while all ranks measured. step_s: seconds inside steps. bubbles: of every step, where there is a pipeline.
+    peak_bytes: of the process, or of device memory where there is a device. rates: as this rank measured them before
+    its first step, while all did. step_s: seconds inside steps. bubbles: of every step, where there is a pipeline.
     traffic: of one step, None on one rank. node: the machine's name. spans: where the rank's time went.
     """
 
@@ -53,7 +53,7 @@ class DeepLog:
     skipped: int = 0
     step_s: float = 0.0
     peak_bytes: int = 0
-    matrix_flops: float = 0.0
+    rates: RankRates = field(default_factory=RankRates)
     bubbles: list[float] = field(default_factory=list)
     traffic: Traffic | None = None
     node: str = ""
@@ -73,6 +73,7 @@ class DeepRank:
 
     def __init__(self, job: DeepJobSpec, *, mesh: Mesh) -> None:
         place, spec = mesh.place, mesh.spec
+        self._base_bytes = psutil.Process().memory_info().rss if mesh.device.type == "cpu" else 0
         self._job = job
         self.mesh = mesh
         self.batches = DeepBatches(
@@ -89,7 +90,8 @@ class DeepRank:
     def train(self, folder: Path, *, after_step: AfterStep) -> DeepLog:
         """Train until the job's last step; snapshots go to `folder`/snapshots."""
         job = self._job
-        log = DeepLog(first_step=self.tower.step_number, matrix_flops=self._matrix_flops(), node=platform.node())
+        rates = rank_rates(job, self.mesh, base_bytes=self._base_bytes)
+        log = DeepLog(first_step=self.tower.step_number, rates=rates, node=platform.node())
         while self.tower.step_number < job.last_step:
             started = time.perf_counter()
             with self.clock.span(Span.DATA_BATCH):
@@ -144,11 +146,6 @@ class DeepRank:
                     self.tower, folder / SNAPSHOTS, cursor=self.cursor, data=self.batches.data, keep=job.keep
                 )
             log.snapshot = str(written)
-
-    def _matrix_flops(self) -> float:
-        """All ranks at once, so that those that share a processor share its rate."""
-        dist.barrier()
-        return matrix_rate(self.mesh.device, activation_dtype(self.mesh.spec.precision))
 
     def _peak_bytes(self) -> int:
         if self.mesh.device.type == "cuda":

@@ -95,7 +95,7 @@ class RolePulses:
             samples.append(Sample(names.BUBBLE, log.bubbles[-1]))
         if growth is not None:
             tokens_per_s = growth.rate("tokens")
-            device_flops = log.matrix_flops * job.mesh.ranks
+            device_flops = log.rates.matrix_flops * job.mesh.ranks
             samples.append(Sample(names.TOKENS_PER_S, tokens_per_s))
             if device_flops:
                 samples.append(Sample(names.MFU, tokens_per_s * job.model.flops_per_token / device_flops))

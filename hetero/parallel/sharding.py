@@ -1,7 +1,8 @@
 """Data parallel and sharding by `fully_shard`: copies along `dp`, split along `shard`.
 
 Stage 3 keeps parameters split outside a block's own computation; 2 keeps them whole from a micro-batch's forward to its
-backward; both reduce gradients after every micro-batch. 1 is as 2, and reduces them after the last micro-batch only.
+backward; both reduce gradients over `shard` after every micro-batch. 1 is as 2, and reduces them after the last
+micro-batch only, which all stages do over `dp`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def prepare_micro_batch(part: nn.Module, spec: MeshSpec, *, last: bool) -> None:
         reduces = last or (spec.sharding > 1 and spec.shard > 1)
         part.set_is_last_backward(reduces)
         part.set_requires_gradient_sync(reduces)
+        part.set_requires_all_reduce(last)
         part.set_reshard_after_backward(last or spec.sharding == 3)
 
 

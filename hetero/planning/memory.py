@@ -19,7 +19,7 @@ GATHERED_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one rank. gathered: whole parameters held for a while under sharding stage 3; `a + b` adds each."""
+    """Bytes of one rank. gathered: copies of parameters held for a while, whole or in 16 bits; `a + b` adds each."""
 
     parameters: float = 0.0
     gradients: float = 0.0
@@ -55,10 +55,11 @@ def rank_memory(plan: MeshPlan, *, rank: int = 0) -> Memory:
     """Of a rank of pipeline position `rank`, at its peak."""
     pipeline = pipeline_of(plan)
     stages = pipeline.stages_of(rank)
-    return state_memory(plan, sum(map(plan.parameters_of, stages))) + Memory(
+    parameters = sum(map(plan.parameters_of, stages))
+    return state_memory(plan, parameters) + Memory(
         fixed=plan.assumptions.fixed_bytes,
         activations=_activations(plan, pipeline, rank, stages),
-        gathered=_gathered(plan),
+        gathered=_gathered(plan, parameters),
     )
 
 
@@ -88,10 +89,11 @@ def pipeline_of(plan: MeshPlan) -> Pipeline:
     )
 
 
-def _gathered(plan: MeshPlan) -> float:
-    if plan.mesh.shard == 1 or plan.sharding < ShardingStage.PARAMETERS:
-        return 0.0
-    return GATHERED_BLOCKS * plan.state.parameter * plan.shape.layer_parameters / plan.mesh.tp
+def _gathered(plan: MeshPlan, parameters: float) -> float:
+    """Copies of parameters that a rank makes for a while; it holds `parameters` of the model's."""
+    if plan.mesh.shard > 1 and plan.sharding >= ShardingStage.PARAMETERS:
+        return GATHERED_BLOCKS * plan.state.gathered * plan.shape.layer_parameters / plan.mesh.tp
+    return plan.state.sent * parameters
 
 
 def _activations(plan: MeshPlan, pipeline: Pipeline, rank: int, stages: list[int]) -> float:
@@ -110,7 +112,7 @@ def _activations(plan: MeshPlan, pipeline: Pipeline, rank: int, stages: list[int
         total += inside
     if plan.stages - 1 in stages:
         total += shape.logit_bytes(plan.micro_batch, tensor_parallel=plan.mesh.tp)
-    return total
+    return total * plan.activation_bytes / 2
 
 
 def live_stages(pipeline: Pipeline, rank: int) -> int:

@@ -20,11 +20,21 @@ class ShardingStage(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """Bytes a parameter: itself, its gradient, its optimizer state (with the fp32 copy, where there is one)."""
+    """Bytes a parameter: itself, its gradient, its optimizer state (with the fp32 copy, where there is one).
+
+    sent: of a parameter where ranks gather it, 0 for `parameter`. With another precision on the way than where it
+    lies, the gathered copy takes memory beside it.
+    """
 
     parameter: int
     gradient: int
     optimizer: int
+    sent: int = 0
+
+    @property
+    def gathered(self) -> int:
+        """Bytes of a parameter as it is gathered."""
+        return self.sent or self.parameter
 
 
 MIXED_ADAM = StateBytes(parameter=2, gradient=2, optimizer=12)
@@ -32,6 +42,9 @@ MIXED_ADAM = StateBytes(parameter=2, gradient=2, optimizer=12)
 MIXED_ADAM_FP32_GRADIENTS = StateBytes(parameter=2, gradient=4, optimizer=12)
 """As Megatron keeps them, 18 in all."""
 FP32_ADAM = StateBytes(parameter=4, gradient=4, optimizer=8)
+FP64_ADAM = StateBytes(parameter=8, gradient=8, optimizer=16)
+MASTER_ADAM = StateBytes(parameter=4, gradient=4, optimizer=8, sent=2)
+"""fp32 parameters, gradients and moments; 16-bit copies are made of parameters as they are gathered (FSDP2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +62,10 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPlan:
-    """One way to train. micro_batch: sequences of one; micro_batches: of one step in each pipeline."""
+    """One way to train. micro_batch: sequences of one; micro_batches: of one step in each pipeline.
+
+    split: blocks of each stage, None for an even one. activation_bytes: of a number that flows between blocks.
+    """
 
     shape: TransformerShape
     grid: DeviceGrid
@@ -62,6 +78,8 @@ class MeshPlan:
     sharding: ShardingStage = ShardingStage.OPTIMIZER
     sequence_parallel: bool = False
     state: StateBytes = MIXED_ADAM
+    split: tuple[int, ...] | None = None
+    activation_bytes: int = 2
     assumptions: Assumptions = field(default_factory=Assumptions)
 
     @property
@@ -70,7 +88,7 @@ class MeshPlan:
 
     @property
     def layers_of_stages(self) -> tuple[int, ...]:
-        return even_split(self.shape.layers, self.stages)
+        return self.split or even_split(self.shape.layers, self.stages)
 
     @property
     def global_batch(self) -> int:

@@ -9,10 +9,11 @@ attention is counted in full, as if no position were masked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hetero.errors import PlanError
+from hetero.records.transformer import MlpKind, Positions, TransformerSpec
 
 
 class Recompute(Enum):
@@ -27,8 +28,9 @@ class Recompute(Enum):
 class TransformerShape:
     """Sizes of a transformer of `layers` equal blocks. kv_heads, ffn: 0 for heads, and for 4 x hidden.
 
-    matrices_of_ffn: 2, or 3 with a gate. tied: the head shares the embedding's weights. headless: there is none, states
-    alone are wanted; tied then.
+    matrices_of_ffn: 2, or 3 with a gate. vectors: parameters of a block's biases and norms, in hidden widths; 4 h + 9 h
+    for two layer norms and all biases. has_positions: learned ones. tied: the head shares the embedding's weights.
+    headless: there is none, states alone are wanted; tied then.
     Raises PlanError when heads do not divide the width, or kv_heads the heads.
     """
 
@@ -40,6 +42,8 @@ class TransformerShape:
     kv_heads: int = 0
     ffn: int = 0
     matrices_of_ffn: int = 2
+    vectors: float = 13
+    has_positions: bool = True
     tied: bool = True
     headless: bool = False
 
@@ -49,6 +53,24 @@ class TransformerShape:
                 f"{self.heads} heads with {self.kv_heads or self.heads} for keys and values do not divide a width of "
                 f"{self.hidden}"
             )
+
+    @staticmethod
+    def of(spec: TransformerSpec) -> TransformerShape:
+        """The sizes of a model that can be built; parameters agree to the last but for the norm before the head."""
+        plain = TransformerShape(
+            layers=spec.layers,
+            hidden=spec.width,
+            heads=spec.heads,
+            vocabulary=spec.vocabulary,
+            sequence=spec.context,
+            kv_heads=spec.kv_heads,
+            ffn=spec.hidden,
+            matrices_of_ffn=3 if spec.mlp is MlpKind.GATED else 2,
+            has_positions=spec.positions is Positions.LEARNED,
+            tied=spec.tied,
+        )
+        vectors = (spec.block_parameters - plain.layer_matrix_parameters) / spec.width
+        return replace(plain, vectors=vectors)
 
     @property
     def ffn_width(self) -> int:
@@ -63,13 +85,13 @@ class TransformerShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one block, with biases and two norms (4 h + 9 h for plain ones)."""
-        return self.layer_matrix_parameters + 13 * self.hidden
+        """Of one block, with biases and norms."""
+        return self.layer_matrix_parameters + round(self.vectors * self.hidden)
 
     @property
     def embedding_parameters(self) -> int:
         """Of token and position embeddings."""
-        return (self.vocabulary + self.sequence) * self.hidden
+        return (self.vocabulary + (self.sequence if self.has_positions else 0)) * self.hidden
 
     @property
     def head_parameters(self) -> int:

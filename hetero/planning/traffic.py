@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hetero.planning.collectives import Collective, Place, fastest
+from hetero.planning.memory import pipeline_of
 from hetero.planning.mesh import Axis
 from hetero.planning.mesh_plan import MeshPlan, ShardingStage, largest_stage
 from hetero.planning.shape import Recompute
@@ -54,8 +55,8 @@ class Call:
 
 
 def activation_message(plan: MeshPlan) -> float:
-    """Bytes of a micro-batch's hidden states, 16-bit: one transfer between stages, one all-reduce in a block."""
-    return 2.0 * plan.micro_batch * plan.shape.sequence * plan.shape.hidden
+    """Bytes of a micro-batch's hidden states: one transfer between stages, one all-reduce in a block."""
+    return float(plan.activation_bytes * plan.micro_batch * plan.shape.sequence * plan.shape.hidden)
 
 
 def transfer_seconds(plan: MeshPlan) -> float:
@@ -70,15 +71,22 @@ def transfer_seconds(plan: MeshPlan) -> float:
 def block_seconds(plan: MeshPlan) -> tuple[float, float]:
     """(in the forward, in the backward) of a micro-batch in one block: tensor-parallel exchange on its way."""
     once = fastest(Collective.ALL_REDUCE, size_bytes=activation_message(plan), place=_place(plan, Axis.TENSOR))
-    again = 2 if plan.recompute is Recompute.FULL else 0
-    return 2 * once, (2 + again) * once
+    return 2 * once, (2 + _again(plan)) * once
 
 
-def step_calls(plan: MeshPlan) -> Iterator[Call]:
-    """Collectives on parameters and gradients of the largest stage's rank."""
+def _again(plan: MeshPlan) -> float:
+    """All-reduces of a forward that is computed again; sequence-parallel blocks stop before they scatter the last."""
+    if plan.recompute is not Recompute.FULL:
+        return 0.0
+    return 1.5 if plan.sequence_parallel else 2.0
+
+
+def step_calls(plan: MeshPlan, parameters: float | None = None) -> Iterator[Call]:
+    """Collectives on a rank's parameters and gradients; None for as many as the largest stage has."""
     state, mesh = plan.state, plan.mesh
-    parameters = plan.parameters_of(largest_stage(plan)) * plan.stages_per_rank
-    weights, gradients = parameters * state.parameter, parameters * state.gradient
+    if parameters is None:
+        parameters = plan.parameters_of(largest_stage(plan)) * plan.stages_per_rank
+    weights, gradients = parameters * state.gathered, parameters * state.gradient
     if mesh.shard > 1:
         each = plan.micro_batches if plan.sharding >= ShardingStage.GRADIENTS else 1
         gathers = 2 * plan.micro_batches if plan.sharding is ShardingStage.PARAMETERS else 1
@@ -96,11 +104,12 @@ def calls_seconds(plan: MeshPlan) -> float:
 def traffic(plan: MeshPlan) -> dict[Axis, Traffic]:
     """Of each axis with more than one rank, for the busiest rank."""
     found: dict[Axis, Traffic] = {}
-    for call in (*_tensor_calls(plan), *step_calls(plan)):
+    blocks = max(plan.layers_of_stages) * plan.stages_per_rank
+    for call in (*_tensor_calls(plan, blocks=blocks), *step_calls(plan)):
         place = _place(plan, call.axis)
         part = Traffic(
             axis=call.axis,
-            sent_bytes=_SENT[call.collective] * (place.ranks - 1) / place.ranks * call.size_bytes * call.times,
+            sent_bytes=_sent(plan, call),
             seconds=_seconds(plan, call),
             crosses=place.machines > 1,
         )
@@ -110,10 +119,38 @@ def traffic(plan: MeshPlan) -> dict[Axis, Traffic]:
     return {axis: found[axis] for axis in Axis if axis in found}
 
 
-def _tensor_calls(plan: MeshPlan) -> Iterator[Call]:
+def sent_by_all(plan: MeshPlan) -> dict[Axis, float]:
+    """Bytes that all ranks together send in a step, by axis; each sends what its own stages have."""
+    found: dict[Axis, float] = {}
+    pipeline = pipeline_of(plan)
+    ranks_of_stage = plan.mesh.size // plan.mesh.pp
+    for rank in range(plan.mesh.pp):
+        stages = pipeline.stages_of(rank)
+        parameters = sum(map(plan.parameters_of, stages))
+        blocks = sum(plan.layers_of_stages[stage] for stage in stages)
+        ends = (0 in stages) + (plan.stages - 1 in stages and not plan.shape.headless)
+        for call in (*_tensor_calls(plan, blocks=blocks, ends=ends), *step_calls(plan, parameters)):
+            found[call.axis] = found.get(call.axis, 0.0) + ranks_of_stage * _sent(plan, call)
+    crossing = sum(pipeline.rank_of(stage) != pipeline.rank_of(stage + 1) for stage in range(plan.stages - 1))
+    if crossing:
+        copies = plan.mesh.data_ways * (1 if plan.sequence_parallel else plan.mesh.tp)
+        found[Axis.PIPELINE] = 2.0 * crossing * plan.micro_batches * activation_message(plan) * copies
+        if plan.shape.tied and pipeline.rank_of(0) != pipeline.rank_of(plan.stages - 1):
+            tied = plan.shape.vocabulary * plan.shape.hidden * plan.state.gradient
+            found[Axis.PIPELINE] += 2.0 * tied * plan.mesh.dp
+    return found
+
+
+def _sent(plan: MeshPlan, call: Call) -> float:
+    """Bytes of a rank."""
+    ranks = plan.mesh.degree(call.axis)
+    return _SENT[call.collective] * (ranks - 1) / ranks * call.size_bytes * call.times
+
+
+def _tensor_calls(plan: MeshPlan, *, blocks: int, ends: int = 0) -> Iterator[Call]:
+    """ends: 1 for each of embedding and head; what they send counts where bytes do, and is little of the busiest's."""
     if plan.mesh.tp > 1:
-        layers = max(plan.layers_of_stages) * plan.stages_per_rank
-        times = (6 if plan.recompute is Recompute.FULL else 4) * layers * plan.micro_batches
+        times = ((4 + _again(plan)) * blocks + ends) * plan.micro_batches
         yield Call(axis=Axis.TENSOR, collective=Collective.ALL_REDUCE, size_bytes=activation_message(plan), times=times)
 
 

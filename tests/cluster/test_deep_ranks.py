@@ -74,7 +74,7 @@ def test_a_mesh_of_actors_trains_as_one_process_and_goes_on_from_its_snapshot(tm
     for log in logs:
         np.testing.assert_allclose(log.losses, losses, rtol=1e-5)
         assert log.evaluations[-1].loss == pytest.approx(validation, rel=1e-5)
-        assert log.matrix_flops > 0
+        assert log.rates.matrix_flops > 0
         assert log.peak_bytes > 0
     halfway = tmp_path / SNAPSHOTS / "step-00000003"
     with ranks_of(replace(job, mesh=MeshSpec(tp=2)), tmp_path, snapshot=halfway) as group:

@@ -12,6 +12,7 @@ from hetero.loops.pulses import RolePulses, driver_pulse
 from hetero.loops.results import StepLog
 from hetero.observe.metrics import METRICS, Pulse
 from hetero.observe.spans import Span, SpanTotals
+from hetero.planning.deep_run import RankRates
 from hetero.records.deep_job import DeepJobSpec, TextSpec
 from hetero.records.mesh import DeepOptimizerSpec, MeshSpec
 from hetero.records.transformer import TransformerSpec
@@ -109,7 +110,7 @@ def test_a_rank_tells_tokens_a_second_and_mfu() -> None:
         steps=6,
     )
     pulses, clock = taker("rank/0")
-    log = DeepLog(first_step=10, matrix_flops=1e6)
+    log = DeepLog(first_step=10, rates=RankRates(matrix_flops=1e6))
     told(pulses.of_rank(log, spans=SpanTotals(), job=job))
     clock.t = 2.0
     log.losses += [2.0, 1.5]

@@ -119,6 +119,32 @@ def test_a_deep_run(tmp_path: Path) -> None:
     assert "validation after step 120: loss 3.0000" in page.text
 
 
+def test_a_deep_run_shows_what_was_predicted_of_each_part(tmp_path: Path) -> None:
+    run = ToldRun(tmp_path / "promised", job="words")
+    run.start(mesh="pp 2")
+    run.train_deep(8, ranks=2)
+    told = {
+        "predicted_tokens_per_s": 512.0,
+        "bubble": {"pp/0": 0.25, "pp/1": 0.5},
+        "predicted_bubble": {"pp/0": 0.2, "pp/1": 0.4},
+        "sent_bytes": {"pp": {"node": 2048.0, "network": 2048.0}, "world": {"node": 16.0}},
+        "predicted_sent_bytes": {"pp": 8192.0},
+        "peak_bytes": {"rank/0": 1000},
+        "predicted_peak_bytes": {"rank/0": 500.0},
+    }
+    run.finish({**deep_summary(run), **told})
+    page = page_of(run)
+    assert "predicted" in page.plots
+    for name, difference in {
+        "tokens per s": "-50.0%",
+        "bubble pp/0": "+25.0%",
+        "bubble pp/1": "+25.0%",
+        "sent bytes pp": "-50.0%",
+        "peak bytes rank/0": "+100.0%",
+    }.items():
+        assert re.search(rf"{name}\s*[\d.,]+\s*[\d.,]+\s*{re.escape(difference)}", page.text), name
+
+
 def test_a_run_that_is_training_has_a_page(tmp_path: Path) -> None:
     run = ToldRun(tmp_path / "now")
     run.start()
