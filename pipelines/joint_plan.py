@@ -10,7 +10,6 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hetero.errors import UserError
 from hetero.planning.joint import INSIDE, SSD_READS_PER_S, JointFound, JointPlan, JointWork, plan_joint
 from hetero.planning.profile import POOLED_ON_TOWER, Rates, Work, chain_of
 from hetero.planning.shape import TransformerShape
@@ -70,12 +69,6 @@ def is_joint(spec: JobSpec) -> bool:
 def has_accelerators(path: Path) -> bool:
     """Whether a cluster file has nodes that a text half would be laid on."""
     return any(kind.accelerators and kind.count for kind in load_cluster(path).kinds)
-
-
-def refuse_options(given: Mapping[str, bool]) -> None:
-    """Raises UserError for an option that was given and that plans of text and clicks have not."""
-    for name in (name for name, is_given in given.items() if is_given):
-        raise UserError(f"{name}: plans of text and clicks have none; leave it out (docs/joint.md)")
 
 
 def joint_planned(

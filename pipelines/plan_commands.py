@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +45,7 @@ def plan(
 ) -> None:
     """Plan which tasks run on which nodes, and how many of each role. Needs no cluster; the search is exact.
 
-    Without --throughput and --price: the fastest that the cluster's nodes can do.
+    Without --throughput and --price: the fastest that the cluster's nodes can do. A deep job gets a mesh.
 
     [bold]Examples[/]
 
@@ -52,17 +53,31 @@ def plan(
 
     [cyan]hetero plan JOB --cluster cluster.yaml --throughput 200000 --explain --out plan.json[/]
     """
-    from pipelines.deep_schema import is_deep
+    from pipelines.deep_plan import deep_planned
+    from pipelines.deep_schema import is_deep, load_deep_job
     from pipelines.job import load_job
-    from pipelines.joint_plan import has_accelerators, joint_planned, refuse_options
+    from pipelines.joint_plan import has_accelerators, joint_planned
     from pipelines.plan_command import planned
 
     output = Output(as_json=as_json)
     if is_deep(job):
-        raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
+        given = {"--rows": rows > 0, "--profile": profile is not None, "--out": out is not None}
+        _refuse(given, of="deep jobs", see="docs/plan.md")
+        deep = deep_planned(
+            load_deep_job(job, overrides=overrides or ()),
+            job_path=job,
+            cluster_path=cluster,
+            throughput=throughput,
+            price=price,
+            with_front=front,
+            with_alternatives=explain,
+        )
+        output.result(deep.to_dict(), shown=deep.shown())
+        return
     loaded = load_job(job, overrides=overrides or ())
     if loaded.features.text and has_accelerators(cluster):
-        refuse_options({"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None})
+        given = {"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None}
+        _refuse(given, of="text and clicks", see="docs/joint.md")
         both = joint_planned(
             loaded, job_path=job, cluster_path=cluster, throughput=throughput, rows=rows, profile=profile
         )
@@ -81,6 +96,12 @@ def plan(
         out=out,
     )
     output.result(result.to_dict(), shown=result.shown())
+
+
+def _refuse(given: Mapping[str, bool], *, of: str, see: str) -> None:
+    """Raises UserError for an option that was given and that plans of such jobs have not."""
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UserError(f"{name}: plans of {of} have none; leave it out ({see})")
 
 
 def profile(
@@ -120,7 +141,10 @@ def profile(
 
     output = Output(as_json=as_json)
     if is_deep(job):
-        raise UserError(f"{job}: is a deep job; its mesh is searched for in Python so far, see docs/plan.md")
+        raise UserError(
+            f"{job}: is a deep job; its ranks measure a block, their device and links before the first step of every "
+            "run, and `hetero plan` needs no profile of it"
+        )
     loaded = load_job(job, overrides=overrides or ())
     with output.console.status("measuring") as status:
         found = profile_job(

@@ -22,8 +22,8 @@ _GIB = 1 << 30
 class Device:
     """One accelerator, or one CPU socket.
 
-    half_flops: FLOP/s of matrix products in bf16 or fp16 with fp32 sums. single_flops: FLOP/s in fp32 without tensor
-    cores. memory_bytes_per_s: of its own memory. source: the data sheet.
+    half_flops: FLOP/s of matrix products in fp16 with fp32 sums, and in bf16 where has_bf16. single_flops: FLOP/s in
+    fp32 without tensor cores. memory_bytes_per_s: of its own memory. source: the data sheet.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Device:
     memory_bytes: int
     memory_bytes_per_s: float
     source: str
+    has_bf16: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,16 @@ class Link:
         return Link(name=self.name, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s / users, source=self.source)
 
 
-def _device(name: str, half_tf: float, single_tf: float, memory: int, memory_gb_s: float, source: str) -> Device:
+def _device(
+    name: str,
+    half_tf: float,
+    single_tf: float,
+    memory: int,
+    memory_gb_s: float,
+    source: str,
+    *,
+    has_bf16: bool = True,
+) -> Device:
     return Device(
         name=name,
         half_flops=half_tf * 1e12,
@@ -60,14 +70,15 @@ def _device(name: str, half_tf: float, single_tf: float, memory: int, memory_gb_
         memory_bytes=memory,
         memory_bytes_per_s=memory_gb_s * _GB,
         source=source,
+        has_bf16=has_bf16,
     )
 
 
 _NVIDIA = "NVIDIA data sheet, "
 _DEVICES = (
-    _device("t4", 65, 8.1, 16 * _GIB, 320, _NVIDIA + "Tesla T4"),
-    _device("v100-16gb", 125, 15.7, 16 * _GIB, 900, _NVIDIA + "V100 SXM2"),
-    _device("v100-32gb", 125, 15.7, 32 * _GIB, 900, _NVIDIA + "V100 SXM2"),
+    _device("t4", 65, 8.1, 16 * _GIB, 320, _NVIDIA + "Tesla T4", has_bf16=False),
+    _device("v100-16gb", 125, 15.7, 16 * _GIB, 900, _NVIDIA + "V100 SXM2", has_bf16=False),
+    _device("v100-32gb", 125, 15.7, 32 * _GIB, 900, _NVIDIA + "V100 SXM2", has_bf16=False),
     _device("a10", 125, 31.2, 24 * _GIB, 600, _NVIDIA + "A10"),
     _device("l4", 121, 30.3, 24 * _GIB, 300, _NVIDIA + "L4 (half rate without sparsity)"),
     _device("l40s", 362, 91.6, 48 * _GIB, 864, _NVIDIA + "L40S (half rate without sparsity)"),
@@ -76,7 +87,7 @@ _DEVICES = (
     _device("h100", 989.4, 66.9, 80 * _GIB, 3350, _NVIDIA + "H100 SXM5 (half rate without sparsity)"),
     _device("h200", 989.4, 66.9, 141 * _GB, 4800, _NVIDIA + "H200 SXM (half rate without sparsity)"),
     # 20 cores x 2 AVX-512 units x 16 lanes x 2 operations x 1.6 GHz; fp16 has no faster instructions there.
-    _device("xeon-6148", 2.05, 2.05, 192 * _GIB, 128, "Intel ARK, Xeon Gold 6148; AVX-512 base clock"),
+    _device("xeon-6148", 2.05, 2.05, 192 * _GIB, 128, "Intel ARK, Xeon Gold 6148; AVX-512 base clock", has_bf16=False),
 )
 
 _RDMA = "line rate; latency assumed, 10 us with RDMA"

@@ -33,20 +33,20 @@ from hetero.records.mesh import DeepPrecision, MeshSpec, PipelineSchedule
 
 ASSUMED_EFFICIENCY = 0.5
 """Of plain matrix products' rate, where a block is too large to be measured by itself."""
-_SCHEDULES = {
+RUNTIME_SCHEDULES = {
     PipelineSchedule.GPIPE: Schedule.GPIPE,
     PipelineSchedule.ONE_F_ONE_B: Schedule.ONE_F_ONE_B,
     PipelineSchedule.INTERLEAVED: Schedule.INTERLEAVED,
     PipelineSchedule.ZERO_BUBBLE: Schedule.ZERO_BUBBLE,
     PipelineSchedule.ZBV: Schedule.ZERO_BUBBLE_V,
 }
-_STATES: Mapping[DeepPrecision, StateBytes] = {
+STATES: Mapping[DeepPrecision, StateBytes] = {
     DeepPrecision.FP64: FP64_ADAM,
     DeepPrecision.FP32: FP32_ADAM,
     DeepPrecision.BF16: MASTER_ADAM,
     DeepPrecision.FP16: MASTER_ADAM,
 }
-_ACTIVATION_BYTES = {DeepPrecision.FP64: 8, DeepPrecision.FP32: 4, DeepPrecision.BF16: 2, DeepPrecision.FP16: 2}
+ACTIVATION_BYTES = {DeepPrecision.FP64: 8, DeepPrecision.FP32: 4, DeepPrecision.BF16: 2, DeepPrecision.FP16: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +117,14 @@ def mesh_plan_of(job: DeepJobSpec, rates: Sequence[RankRates]) -> MeshPlan:
         mesh=Mesh(pp=spec.pp, dp=spec.dp, shard=spec.shard, tp=spec.tp, order=_order(spec)),
         micro_batch=job.batch_size // spec.data_ways // spec.micro_batches,
         micro_batches=spec.micro_batches,
-        schedule=_SCHEDULES[spec.schedule] if spec.pp > 1 else Schedule.ONE_F_ONE_B,
+        schedule=RUNTIME_SCHEDULES[spec.schedule] if spec.pp > 1 else Schedule.ONE_F_ONE_B,
         stages_per_rank=spec.stages_per_rank if spec.pp > 1 else 1,
         recompute=Recompute(spec.recompute.value),
         sharding=ShardingStage(spec.sharding),
         sequence_parallel=spec.tp > 1,
-        state=_STATES[spec.precision],
+        state=STATES[spec.precision],
         split=spec.blocks_per_stage,
-        activation_bytes=_ACTIVATION_BYTES[spec.precision],
+        activation_bytes=ACTIVATION_BYTES[spec.precision],
         assumptions=Assumptions(matrix_efficiency=1.0, exposed=1.0, fixed_bytes=0.0),
     )
 

@@ -38,6 +38,7 @@ class Space:
     usable: float = 0.94
     finalists: int = 3
     state: StateBytes = MIXED_ADAM
+    activation_bytes: int = 2
     assumptions: Assumptions = field(default_factory=Assumptions)
 
 
@@ -157,6 +158,7 @@ def _ways(mesh: Mesh, shape: TransformerShape, grid: DeviceGrid, global_batch: i
                 stages_per_rank=stages,
                 sequence_parallel=mesh.tp > 1,
                 state=space.state,
+                activation_bytes=space.activation_bytes,
                 assumptions=space.assumptions,
             )
 

@@ -13,7 +13,7 @@ from hetero.checkpoint.mesh_snapshot import read_facts, snapshots_in
 from hetero.errors import DataError, JobError, UserError
 from hetero.loops.deep import SNAPSHOTS
 from hetero.records.deep_job import DeepJobSpec
-from hetero.records.mesh import MeshSpec
+from hetero.records.mesh import AXES, MeshSpec
 from pipelines.build import Placement
 from pipelines.deep_resolve import resolve_deep
 from pipelines.deep_schema import DeepJob, dump_deep, is_deep, load_deep_job
@@ -191,3 +191,50 @@ def test_a_lost_node_halves_the_data_ways(sections: dict[str, object]) -> None:
     assert (once.dp, once.shard) == (1, 2)
     assert smaller_mesh(resolve_deep(DeepJob(**sections))) is None
     assert isinstance(once, MeshSpec)
+
+
+CLUSTER = """
+cluster_name: two
+max_workers: 4
+provider: {type: aws, region: us-east-1}
+head_node_type: head
+available_node_types:
+  head:
+    node_config: {}
+    resources: {CPU: 0}
+    max_workers: 0
+  l4:
+    node_config: {}
+    resources: {CPU: 8, GPU: 2, memory: 28000000000}
+    labels: {role: gpu, hetero/price: "1.5", hetero/accelerator: l4, hetero/network: 25gbe}
+    max_workers: 2
+"""
+
+
+def test_a_deep_job_is_planned_and_what_the_plan_says_can_be_set(sections: dict[str, object], tmp_path: Path) -> None:
+    path, cluster = written(sections), tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    ran = hetero_here("plan", str(path), "--cluster", str(cluster), "--front", "--explain", "--json")
+    assert ran.code == 0, ran.err
+    told = ran.json
+    assert [each["nodes"] for each in told["tried"]] == ["1 x l4", "2 x l4"]
+    assert told["front"]
+    assert told["alternatives"]
+    assert told["assumed"]
+    plan = told["plan"]
+    spec = resolve_deep(load_deep_job(path, overrides=told["set"]))
+    assert spec.mesh.ranks == 2 * plan["nodes"]
+    assert {axis: getattr(spec.mesh, axis) for axis in AXES} == {axis: plan["mesh"][axis] for axis in AXES}
+    shown = hetero_here("plan", str(path), "--cluster", str(cluster))
+    assert f"hetero train {path} --set mesh." in " ".join(shown.out.split())
+    refused = hetero_here("plan", str(path), "--cluster", str(cluster), "--rows", "10")
+    assert refused.code == 2
+    assert "--rows: plans of deep jobs have none" in " ".join((refused.out + refused.err).split())
+
+
+def test_a_job_is_planned_whatever_its_own_mesh(sections: dict[str, object], tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    path = written(sections, mesh={"pp": 2, "micro_batches": 3, "blocks_per_stage": [1, 1]})
+    ran = hetero_here("plan", str(path), "--cluster", str(cluster), "--json")
+    assert ran.code == 0, ran.err

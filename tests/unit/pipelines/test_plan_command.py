@@ -194,10 +194,12 @@ def test_the_command_prints_a_plan(
     assert "out of reach" in capsys.readouterr().err
 
 
-def test_deep_jobs_are_sent_elsewhere(cluster_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deep_jobs_need_their_tokens_and_no_profile(cluster_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     deep = str(EXAMPLES / "shakespeare.yaml")
     assert main(["plan", deep, "--cluster", str(cluster_path)]) == 2
-    assert "is a deep job" in capsys.readouterr().err
+    assert "holds no tokens" in capsys.readouterr().err
+    assert main(["profile", deep]) == 2
+    assert "is a deep job; its ranks measure" in capsys.readouterr().err
     assert main(["train", deep, "--plan", "plan.json"]) == 2
     assert "are of wide jobs" in capsys.readouterr().err
 
