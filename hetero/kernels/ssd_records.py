@@ -37,12 +37,22 @@ WIDTH, RECORD_BYTES, PER_CHUNK, CHUNK_BYTES, POSITION_BITS, GAP_BYTES = range(6)
 _FIRST = np.uint64(0x9E3779B185EBCA87)
 _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
 _SEEN = np.uint64(0xFFFFFFFF00000000)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ONE = np.uint64(1)
 _AHEAD = 8
+_BLOCK = 32
+"""Records written before their checksums are taken, so that the words are in the cache and no longer under way."""
 
 _pread: Any = types.ExternalFunction(
     "pread",
     types.int64(types.int32, types.uint64, types.uint64, types.int64),
 )
+
+
+@inline
+def _round(state: np.uint64, word: np.uint64) -> Any:
+    state ^= word * _SECOND
+    return ((state << np.uint64(31)) | (state >> np.uint64(33))) * _FIRST
 
 
 @inline
@@ -52,17 +62,48 @@ def _checksum(record: np.uint64, words: int, place: np.uint64) -> np.uint64:
     data = uint64_at(record, words)
     state = mix64(place + GOLDEN)
     for i in range(words):
-        word = data[i]
-        if i == 0:
-            word &= _SEEN
-        state ^= word * _SECOND
-        state = ((state << np.uint64(31)) | (state >> np.uint64(33))) * _FIRST
+        state = _round(state, data[i] & (_SEEN if i == 0 else _ALL))
     return mix64(state) >> np.uint64(32)
+
+
+@inline
+def _four_checksums(record: np.uint64, record_bytes: np.uint64, words: int, place: np.uint64) -> Any:
+    """Of four records, one after the other, from positions that follow each other: a checksum is a chain of products
+    that wait for each other, and four chains are done in little more than the time of one."""
+    data0, data1 = uint64_at(record, words), uint64_at(record + record_bytes, words)
+    data2 = uint64_at(record + np.uint64(2) * record_bytes, words)
+    data3 = uint64_at(record + np.uint64(3) * record_bytes, words)
+    state0, state1 = mix64(place + GOLDEN), mix64(place + _ONE + GOLDEN)
+    state2, state3 = mix64(place + np.uint64(2) + GOLDEN), mix64(place + np.uint64(3) + GOLDEN)
+    for i in range(words):
+        seen = _SEEN if i == 0 else _ALL
+        state0 = _round(state0, data0[i] & seen)
+        state1 = _round(state1, data1[i] & seen)
+        state2 = _round(state2, data2[i] & seen)
+        state3 = _round(state3, data3[i] & seen)
+    low = np.uint64(32)
+    return mix64(state0) >> low, mix64(state1) >> low, mix64(state2) >> low, mix64(state3) >> low
 
 
 @inline
 def _place(segment: np.uint64, position: np.uint64) -> np.uint64:
     return (segment << np.uint64(32)) | position
+
+
+@inline
+def _sign(record: np.uint64, record_bytes: np.uint64, words: int, count: int, place: np.uint64) -> None:
+    """Put checksums into records, one after the other, whose own are 0."""
+    fours = count // 4
+    for _ in range(fours):
+        first, second, third, fourth = _four_checksums(record, record_bytes, words, place)
+        for own in (first, second, third, fourth):
+            uint64_at(record, 1)[0] |= own
+            record += record_bytes
+        place += np.uint64(4)
+    for _ in range(count - 4 * fours):
+        uint64_at(record, 1)[0] |= _checksum(record, words, place)
+        record += record_bytes
+        place += _ONE
 
 
 @kernel
@@ -87,21 +128,25 @@ def encode_kernel(
     width, record_bytes, per_chunk = layout[0], np.uint64(layout[1]), layout[2]
     words = layout[1] // 8
     record = chunk + np.uint64(position % per_chunk) * record_bytes
-    for i in range(count):
-        head = uint64_at(record, words)
-        head[words - 1] = np.uint64(0)
-        head[1] = sequences[start + i]
-        head[2] = keys[start + i]
-        row = floats_at(record + np.uint64(24), width)
-        for j in range(width):
-            row[j] = rows[start + i, j]
-        head[0] = (
-            (np.uint64(tables[start + i]) << np.uint64(32))
-            | (np.uint64(kind) << np.uint64(48))
-            | (np.uint64(uses[start + i]) << np.uint64(56))
-        )
-        head[0] |= _checksum(record, words, _place(segment, np.uint64(position + i)))
-        record += record_bytes
+    for first in range(0, count, _BLOCK):
+        stop = min(first + _BLOCK, count)
+        place = _place(segment, np.uint64(position + first))
+        begin = record
+        for i in range(start + first, start + stop):
+            head = uint64_at(record, words)
+            head[words - 1] = np.uint64(0)
+            head[1] = sequences[i]
+            head[2] = keys[i]
+            row = floats_at(record + np.uint64(24), width)
+            for j in range(width):
+                row[j] = rows[i, j]
+            head[0] = (
+                (np.uint64(tables[i]) << np.uint64(32))
+                | (np.uint64(kind) << np.uint64(48))
+                | (np.uint64(uses[i]) << np.uint64(56))
+            )
+            record += record_bytes
+        _sign(begin, record_bytes, words, stop - first, place)
 
 
 @inline
@@ -244,6 +289,7 @@ def scan_kernel(
     """
     width, record_bytes, per_chunk = rows.shape[1], layout[1], layout[2]
     words = record_bytes // 8
+    step, sums, summed = np.uint64(record_bytes), np.zeros(4, np.uint64), 0
     for i in range(count):
         offset = ((position + i) % per_chunk) * record_bytes
         record = chunk + np.uint64(offset)
@@ -262,8 +308,15 @@ def scan_kernel(
             continue
         if i + _AHEAD < count:
             prefetch(record + np.uint64(_AHEAD * record_bytes))
-        first = data[0]
-        if (first & np.uint64(0xFFFFFFFF)) != _checksum(record, words, _place(segment, np.uint64(position + i))):
+        first, place = data[0], _place(segment, np.uint64(position + i))
+        if i >= summed:
+            if i + 4 <= count and offset + 4 * record_bytes <= whole_bytes:
+                sums[0], sums[1], sums[2], sums[3] = _four_checksums(record, step, words, place)
+                summed = i + 4
+            else:
+                sums[3] = _checksum(record, words, place)
+                summed = i + 1
+        if (first & np.uint64(0xFFFFFFFF)) != sums[4 - (summed - i)]:
             kinds[i] = 255
             continue
         tables[i] = np.uint16((first >> np.uint64(32)) & np.uint64(0xFFFF))
