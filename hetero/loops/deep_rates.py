@@ -19,7 +19,10 @@ from hetero.records.deep_job import DeepJobSpec
 from hetero.towers.attention import rotary_of
 from hetero.towers.transformer import Block
 
-_REPEATS = 3
+_LEAST_REPEATS = 3
+_MOST_REPEATS = 50
+_SECONDS = 0.15
+"""Of short work there are more repeats, which take about this long together."""
 _MOST_OF_MEMORY = 0.125
 """A block's weights, gradients and activations together may take this much of what is free, or it is not measured."""
 _COPIED_FLOATS = 4 << 20
@@ -80,19 +83,23 @@ def _sum_s(mesh: Mesh, size_bytes: int) -> float:
     if mesh.size == 1:
         return 0.0
     values = torch.zeros(size_bytes // 4, device=mesh.device)
-    return _seconds(lambda: dist.all_reduce(values), mesh.device)
+    return _seconds(lambda: dist.all_reduce(values), mesh.device, repeats=_LEAST_REPEATS)
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The median of a few after one that does not count."""
-    times = []
-    for _ in range(1 + _REPEATS):
+def _seconds(work: Callable[[], object], device: torch.device, *, repeats: int | None = None) -> float:
+    """The median after one that does not count. repeats: None for as many as fit a while; a number where ranks must
+    agree on it."""
+    times: list[float] = []
+    work()
+    while len(times) < (repeats or _LEAST_REPEATS) or (
+        repeats is None and sum(times) < _SECONDS and len(times) < _MOST_REPEATS
+    ):
         began = time.perf_counter()
         work()
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - began)
-    return statistics.median(times[1:])
+    return statistics.median(times)
 
 
 def _free_bytes(device: torch.device) -> int:
