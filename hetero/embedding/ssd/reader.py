@@ -1,8 +1,8 @@
 """Reads of many records at once: sorted by where they lie, near ones in one go, shared out to a pool of threads.
 
 They are preads, not requests of an io_uring: of the kept Python libraries for it (November 2026) liburing 2026.3.30
-reads into bytearrays alone, and its wheel ends with an illegal instruction on a Zen 3; caio 0.12.10 reads into memory of
-its own, which direct IO refuses (EINVAL).
+reads into bytearrays alone, and its wheel ends with an illegal instruction on a Zen 3; caio 0.12.10 reads into memory
+of its own, which direct IO refuses (EINVAL).
 """
 
 from __future__ import annotations
