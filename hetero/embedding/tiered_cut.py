@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero.embedding.cut import RowChunk
+from hetero.embedding.ssd.files import Segment
 from hetero.embedding.ssd.references import Hold
 from hetero.embedding.ssd.rows import SsdRows
 from hetero.embedding.ssd.scan import damaged, decode_chunk, read_chunk
@@ -32,33 +33,40 @@ class TieredCut:
         self.width = ssd.layout.width
         self._layout = ssd.layout
         self._hold: Hold | None = ssd.seal()
-        located = np.sort(np.concatenate([ssd.index.locations(), copies]))
-        self.held = len(located)
-        bits = self._layout.position_bits
-        self._counted = {
-            segment.slot: located[
-                np.searchsorted(located, segment.slot << bits) : np.searchsorted(located, (segment.slot + 1) << bits)
-            ]
-            & ((1 << bits) - 1)
-            for segment in self._hold.segments
-        }
+        self.held = ssd.index.row_count + len(copies)
+        records = np.zeros(1 + max((segment.slot for segment in self._hold.segments), default=0), np.int64)
+        for segment in self._hold.segments:
+            records[segment.slot] = -(-segment.records // 8) * 8
+        starts = np.cumsum(records) - records
+        self._flags = np.zeros(int(records.sum()) // 8, np.uint8)
+        ssd.index.flag(starts, self._flags, also=copies)
+        self._starts = starts
 
     def chunks(self) -> Iterator[RowChunk]:
         """The rows, once, part by part. Raises ProtocolError when the cut was closed meanwhile, DataError for a damaged
         record."""
         buffer = Region(self._layout.chunk_bytes)
         for segment in self._open().segments:
-            counted = self._counted[segment.slot]
-            parts = counted // self._layout.per_chunk
-            for part in np.unique(parts).tolist():
+            for part in range(-(-segment.records // self._layout.per_chunk)):
+                at = self._counted(segment, part)
+                if not len(at):
+                    continue
                 self._open()
                 size = read_chunk(segment, part, self._layout, buffer)
                 chunk = decode_chunk(segment, part, self._layout, address=buffer.address, size=size, columns=self.width)
-                at = counted[parts == part] - chunk.first
                 bad = int((chunk.kinds[at] != ROW).sum())
                 if bad:
                     raise damaged(segment, bad)
                 yield RowChunk(chunk.keys[at], chunk.rows[at])
+
+    def _counted(self, segment: Segment, part: int) -> I64:
+        """The records of a segment's chunk that count: their places in the chunk, ascending."""
+        first = part * self._layout.per_chunk
+        count = min(self._layout.per_chunk, segment.records - first)
+        start = int(self._starts[segment.slot]) + first
+        flags = np.unpackbits(self._flags[start // 8 : -(-(start + count) // 8)], bitorder="little")
+        places: I64 = np.flatnonzero(flags[start % 8 : start % 8 + count])
+        return places
 
     def deleted(self) -> tuple[KeySet, ...]:
         """None: a cut holds all rows there are."""

@@ -63,6 +63,12 @@ def _steps(start: np.uint64, stop: np.uint64, count: np.uint64) -> Any:
     return stop - start if stop >= start else stop + count - start
 
 
+@inline
+def _flag(location: np.int64, bits: int, starts: I64, flags: U8) -> None:
+    at = starts[location >> bits] + (location & ((np.int64(1) << bits) - 1))
+    flags[at >> 3] |= np.uint8(1 << (at & 7))
+
+
 @kernel
 def candidates_kernel(
     tables: U16, keys: U64, picked: I32, seeds: U64, index: U64, shift: np.uint64, cursors: I64, locations: I64
@@ -294,3 +300,21 @@ def by_shard_kernel(
         out_tables[at], out_keys[at], out_sequences[at] = tables[i], keys[i], sequences[i]
         out_kinds[at], positions[at] = kinds[i], i
     return int(starts[shards])
+
+
+@kernel
+def flag_rows_kernel(index: U64, bits: int, starts: I64, flags: U8) -> None:
+    """Flag the records at the locations of all rows. starts: int64 [slots], place of a segment's first record in flags,
+    one bit a record."""
+    for shard in range(len(index)):
+        entries = uint64_at(index[shard, 0], np.int64(index[shard, 1]))
+        for at in range(len(entries)):
+            if entries[at] != np.uint64(0):
+                _flag(np.int64(entries[at] >> _BITS) - 1, bits, starts, flags)
+
+
+@kernel
+def flag_kernel(locations: I64, bits: int, starts: I64, flags: U8) -> None:
+    """Flag the records at these locations; see `flag_rows_kernel`."""
+    for i in range(len(locations)):
+        _flag(locations[i], bits, starts, flags)

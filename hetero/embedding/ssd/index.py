@@ -10,18 +10,19 @@ from hetero.kernels.region import Region
 from hetero.kernels.ssd_index import (
     ENTRIES_AT,
     ENTRY_COUNT,
-    HASH_BITS,
     MOST_ENTRIES,
     ROWS_IN,
     candidates_kernel,
     drop_kernel,
     enter_kernel,
+    flag_kernel,
+    flag_rows_kernel,
     live_kernel,
     move_kernel,
     needed_kernel,
     regrow_kernel,
 )
-from hetero.records import I32, I64, U64, KeySet
+from hetero.records import I32, I64, U8, U64, KeySet
 
 ENTRY_BYTES = 8
 MOST_ENTRY_BYTES = 12
@@ -123,15 +124,10 @@ class SsdIndex:
         live_kernel(keys.tables, keys.keys, locations, self._seeds, self.description, self._shift, live)
         return live
 
-    def locations(self) -> I64:
-        """Of all rows, in no order."""
-        found = []
-        for region, count in zip(self._entries, self.description[:, ENTRY_COUNT].tolist(), strict=True):
-            with region.view(ENTRY_BYTES * count) as view:
-                entries = np.frombuffer(view, np.uint64)
-                found.append((entries[entries != 0] >> np.uint64(HASH_BITS)).astype(np.int64) - 1)
-                del entries
-        return np.concatenate(found)
+    def flag(self, starts: I64, flags: U8, *, also: I64) -> None:
+        """Flag the records of all rows, and of the locations `also`: one bit each, from bit starts[segment slot] on."""
+        flag_rows_kernel(self.description, self._bits, starts, flags)
+        flag_kernel(also, self._bits, starts, flags)
 
     def _resize(self, shard: int, entries: int) -> None:
         """Entries for a shard, in fresh memory: those there are entered anew."""
