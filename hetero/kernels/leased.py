@@ -1,6 +1,7 @@
 """Rows leased by a tower, in one array by slot: gather, merge of gradients, update. Slots are known: no index.
 
 Contracts, in numpy:  gather    out = buffer[slots, :E]
+                      scatter   buffer[slots] = rows
                       merge     for i in order: merged[local[i]] += gradients[i]
                       update    buffer[slots[i]] = optimizer(buffer[slots[i]], gradients[i])   (`hetero.optim`)
 """
@@ -31,10 +32,20 @@ def gather_kernel(buffer: F32, slots: I32, out: F32) -> None:
             out[i, j] = buffer[slot, j]
 
 
+def scatter_rows(buffer: F32, slots: I32, rows: F32) -> None:
+    """buffer[slots] = rows, float32 [n, W], which may be read-only."""
+    frozen = np.ascontiguousarray(rows).view()
+    frozen.flags.writeable = False  # for the kernel to be compiled for one kind of array and no more
+    _scatter(buffer, slots, frozen)
+
+
 @kernel
-def scatter_kernel(buffer: F32, slots: I32, rows: F32) -> None:
-    """buffer[slots] = rows, float32 [n, W]."""
+def _scatter(buffer: F32, slots: I32, rows: F32) -> None:
+    size = 4 * buffer.shape[1]
+    first = np.uint64(buffer.ctypes.data)
     for i in range(len(slots)):
+        if i + _AHEAD < len(slots):
+            prefetch_bytes(first + np.uint64(slots[i + _AHEAD]) * np.uint64(size), size)
         slot = slots[i]
         for j in range(rows.shape[1]):
             buffer[slot, j] = rows[i, j]
