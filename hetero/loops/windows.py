@@ -22,6 +22,7 @@ from hetero.keys.dedup import Deduplicator
 from hetero.keys.sequencer import Sequencer, Turn
 from hetero.keys.windows import TowerWindow, WindowBuilder
 from hetero.loops.batches import joined
+from hetero.loops.pieces import PiecesAsked
 from hetero.loops.protocols import KeyReader, WindowSequencer
 from hetero.loops.reader import Reader, advance
 from hetero.records import Batch, BatchSpec, JobSpec, KeySet, Piece
@@ -46,37 +47,6 @@ def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Dedup
         )[0]
         for group in range(groups)
     )
-
-
-class _KeysAsked:
-    """Keys under way to the sequencer. Pieces of a split in a row, which are known at once, are asked for together."""
-
-    def __init__(self, readers: Sequence[KeyReader]) -> None:
-        self._readers = readers
-        self._pieces: list[Piece] = []
-        self._answers: list[Pending[tuple[tuple[KeySet, ...], ...]]] = []
-        self._here: dict[int, tuple[tuple[KeySet, ...], ...]] = {}
-
-    def add(self, piece: Piece) -> Callable[[], tuple[KeySet, ...]]:
-        """Ask for the keys of a piece, now or with the next ones; what gives them, once `send` was called."""
-        latest = self._pieces[-1] if self._pieces else piece
-        another = (latest.reader, latest.epoch, latest.position) != (piece.reader, piece.epoch, piece.position)
-        if another or len(self._pieces) == _MOST_PIECES:
-            self.send()
-        self._pieces.append(piece)
-        answer, place = len(self._answers), len(self._pieces) - 1
-        return lambda: self._result(answer)[place]
-
-    def send(self) -> None:
-        """Ask for what was held back."""
-        if self._pieces:
-            self._answers.append(self._readers[self._pieces[0].reader].keys(tuple(self._pieces)))
-            self._pieces = []
-
-    def _result(self, answer: int) -> tuple[tuple[KeySet, ...], ...]:
-        if answer not in self._here:
-            self._here[answer] = self._answers[answer].result()
-        return self._here[answer]
 
 
 class WindowCutter:
@@ -112,7 +82,7 @@ class WindowCutter:
         """
         specs: list[list[BatchSpec]] = []
         asked: list[list[list[Callable[[], tuple[KeySet, ...]]]]] = []
-        asking = _KeysAsked(self._readers)
+        asking = PiecesAsked(self._keys, most=_MOST_PIECES)
         steps = self._size.steps
         if self._held is None:
             self._begin()
@@ -136,6 +106,9 @@ class WindowCutter:
         windows = self._builder.build(specs, keys)
         self._size.built(windows)
         return windows
+
+    def _keys(self, reader: int, pieces: Sequence[Piece]) -> Pending[tuple[tuple[KeySet, ...], ...]]:
+        return self._readers[reader].keys(pieces)
 
     def _next_step(self) -> list[BatchSpec] | None:
         """The batches of all towers of the next step, None at the end."""
