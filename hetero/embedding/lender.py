@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,12 @@ from hetero.kernels.leasing import held_kernel, lend_kernel
 from hetero.records import F32, I32, U16, U64, KeySet
 
 T = TypeVar("T")
+
+
+class InParts(Protocol):
+    """Calls work(start, stop) on ranges that cover [0, count), any number at once; what it returned."""
+
+    def __call__(self, count: int, work: Callable[[int, int], T], /) -> list[T]: ...
 
 
 class Lender:
@@ -30,14 +36,12 @@ class Lender:
         if holders.any():
             raise self._held(keys, holders, int(np.flatnonzero(holders)[0]))
 
-    def lend(
-        self, keys: KeySet, rows: F32, *, holder: int, in_parts: Callable[[int, Callable[[int, int], T]], list[T]]
-    ) -> I32:
+    def lend(self, keys: KeySet, rows: F32, *, holder: int, in_parts: InParts) -> I32:
         """Hand the rows there are to `holder` (1 and up) and fill `rows` float32 [U, W]; positions of missing rows,
         ascending.
 
-        in_parts: (count, work) calls work(start, stop) on parts of the keys, any number at once. Raises LeaseError when
-        a row is held already; then nothing is leased. Raises ProtocolError for a holder a record cannot note.
+        Raises LeaseError when a row is held already; then nothing is leased. Raises ProtocolError for a holder that a
+        record cannot note.
         """
         if holder > MOST_HOLDERS:
             raise ProtocolError(f"tower {holder - 1} asks for a lease; rows can note {MOST_HOLDERS} holders")

@@ -53,7 +53,7 @@ prefetch: Any = intrinsic(_prefetch)
 _LINE_BYTES = 64
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True)
 def prefetch_bytes(address: Any, size: Any) -> None:
     """Ask for all cache lines of `size` bytes at an address; rows seldom begin on a line."""
     for offset in range(0, size, _LINE_BYTES):
