@@ -133,7 +133,8 @@ class WindowFeed:
     def __init__(self, *, tower: int, sequencer: WindowSequencer) -> None:
         self._tower = tower
         self._sequencer = sequencer
-        self._windows: queue.Queue[TowerWindow | BaseException] = queue.Queue(maxsize=2)
+        self._windows: queue.Queue[TowerWindow | BaseException] = queue.Queue()
+        self._room = threading.Semaphore(1)  # for a window with steps; others are no load, and what follows may be due
         self._specs: queue.Queue[BatchSpec | BaseException | None] = queue.Queue()
         self._acknowledged: queue.Queue[int] = queue.Queue()
         self._crossed: queue.Queue[float] = queue.Queue()
@@ -158,11 +159,11 @@ class WindowFeed:
         return spec
 
     def next_window(self) -> TowerWindow | None:
-        return _window(self._windows.get())
+        return self._taken(self._windows.get())
 
     def window_here(self) -> TowerWindow | None:
         try:
-            return _window(self._windows.get_nowait())
+            return self._taken(self._windows.get_nowait())
         except queue.Empty:
             return None
 
@@ -178,6 +179,8 @@ class WindowFeed:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
+                if not self._room.acquire(timeout=_SHORT_S):
+                    continue
                 crossed = max(_drained(self._crossed), default=None)
                 turn = self._sequencer.take_window(
                     self._tower, acknowledged=_drained(self._acknowledged), crossed=crossed
@@ -187,25 +190,20 @@ class WindowFeed:
                 if isinstance(turn, TowerWindow):
                     for spec in turn.specs:
                         self._specs.put(spec)
-                    self._put(turn)
+                    self._windows.put(turn)
+                if not isinstance(turn, TowerWindow) or not turn.specs:
+                    self._room.release()
             self._specs.put(None)
         except BaseException as error:  # handed to the threads that consume
             self._specs.put(error)
-            self._put(error)
+            self._windows.put(error)
 
-    def _put(self, window: TowerWindow | BaseException) -> None:
-        while not self._stop.is_set():
-            try:
-                self._windows.put(window, timeout=_SHORT_S)
-                return
-            except queue.Full:
-                continue
-
-
-def _window(taken: TowerWindow | BaseException) -> TowerWindow:
-    if isinstance(taken, BaseException):
-        raise taken
-    return taken
+    def _taken(self, window: TowerWindow | BaseException) -> TowerWindow:
+        if isinstance(window, BaseException):
+            raise window
+        if window.specs:
+            self._room.release()
+        return window
 
 
 def _drained(queued: queue.Queue[Item]) -> tuple[Item, ...]:
