@@ -128,13 +128,13 @@ class RemoteReader:
             self._peer = peer
             self._changed.notify_all()
 
-    def batch(self, piece: Piece) -> Pending[Batch]:
-        return _Asked(self, "batch", f"rows {_where(piece, piece)}", piece)
+    def batches(self, pieces: Sequence[Piece]) -> Pending[tuple[Batch, ...]]:
+        return _Asked(self, "batches", f"rows {_where(pieces[0], pieces[-1])}", pieces)
 
     def keys(self, pieces: Sequence[Piece]) -> Pending[tuple[tuple[KeySet, ...], ...]]:
         return _Asked(self, "keys", f"keys of rows {_where(pieces[0], pieces[-1])}", pieces)
 
-    def ask(self, method: str, where: str, asked: Piece | Sequence[Piece]) -> tuple[Peer, Answer[Any]]:
+    def ask(self, method: str, where: str, asked: Sequence[Piece]) -> tuple[Peer, Answer[Any]]:
         """Begin a call of the reader that is there now."""
         peer = self._peer
         ref = getattr(peer.handle, method).remote(asked)
@@ -149,7 +149,7 @@ class RemoteReader:
 class _Asked(Generic[T]):
     """Rows or keys under way, from the first reader that lives long enough to give them."""
 
-    def __init__(self, reader: RemoteReader, method: str, where: str, asked: Piece | Sequence[Piece]) -> None:
+    def __init__(self, reader: RemoteReader, method: str, where: str, asked: Sequence[Piece]) -> None:
         self._reader = reader
         self._asked = (method, where, asked)
         self._peer, self._answer = reader.ask(*self._asked)

@@ -60,8 +60,9 @@ class ReaderActor:
         take_over(self._opened(), RemoteSequencer(sequencer, life=life), held)
 
     @ray.method(concurrency_group="serve")
-    def batch(self, piece: Piece) -> Batch:
-        return self._opened().batch(piece)
+    def batches(self, pieces: Sequence[Piece]) -> tuple[Batch, ...]:
+        reader = self._opened()
+        return tuple(reader.batch(piece) for piece in pieces)
 
     @ray.method(concurrency_group="serve")
     def keys(self, pieces: Sequence[Piece]) -> tuple[tuple[KeySet, ...], ...]:

@@ -33,7 +33,7 @@ from hetero.records import BatchSpec, SharesFrom, SplitReport
 T = TypeVar("T")
 
 _LONGEST_WAIT_S = 0.5
-_WINDOWS_READY = 2
+_WINDOWS_READY = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +226,17 @@ class SequencerActor:
         return turn if isinstance(turn, BatchSpec) else None
 
     def _build_windows(self, cutter: WindowCutter, phase: int) -> None:
-        """Keep a few windows ready for every tower until the phase ends."""
+        """Keep a window ready for every tower until the phase ends. Readers hold the batches of all that are built."""
         try:
             ended = False
             while not ended:
+                with self._news:
+                    while phase == self._phase and any(len(queue) >= _WINDOWS_READY for queue in self._windows):
+                        self._news.wait(timeout=_LONGEST_WAIT_S)
                 with self._clock.span(Span.KEYS_WINDOW):
                     windows = cutter.build()
                 ended = windows[0].is_last
                 with self._news:
-                    while phase == self._phase and any(len(queue) >= _WINDOWS_READY for queue in self._windows):
-                        self._news.wait(timeout=_LONGEST_WAIT_S)
                     if phase != self._phase:
                         return
                     for queue, window in zip(self._windows, windows, strict=True):

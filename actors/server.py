@@ -36,6 +36,7 @@ from hetero.exchange.messages import (
 )
 from hetero.exchange.moving import MovedRows, Sent
 from hetero.exchange.server import RowServer, ServerState
+from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
 from hetero.keys.routing import Routing
 from hetero.loops.pulses import RolePulses
@@ -51,6 +52,7 @@ class ServerActor:
 
     def __init__(self, context: RunContext, index: int, routing: Routing | None = None) -> None:
         """routing: that holds when this server begins, without its taking part in it; without one, of the start."""
+        keep_freed_memory()  # what is lent and given back is allocated and freed all the time
         context.enter()
         warm_server_kernels(context.job)
         self._job = context.job

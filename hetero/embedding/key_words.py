@@ -59,6 +59,7 @@ class KeyWords:
             np.float32(0),
             np.float32(0),
             np.uint16(0),
+            np.empty((len(keys), 0), np.float32),
         )
         words = np.require(words, np.uint16, ("C", "A", "W"))
         set_words_kernel(keys.tables, keys.keys, self._seeds, self._shards.description, self._shift, 0, words)

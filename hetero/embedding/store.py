@@ -22,14 +22,12 @@ from hetero.embedding.answers import MAX_EXAMPLES, Create, PushReport, RowsRead
 from hetero.embedding.changes import Changes
 from hetero.embedding.cut import StoreCut
 from hetero.embedding.group_keys import GroupKeys
+from hetero.embedding.lender import Lender
 from hetero.embedding.shards import SHARDS, MemoryUse, Shards
-from hetero.errors import LeaseError, ProtocolError
+from hetero.errors import CapacityError, ProtocolError
 from hetero.kernels.index import (
-    MOST_HOLDERS,
     copy_kernel,
     count_kernel,
-    hold_kernel,
-    holders_kernel,
     insert_kernel,
     read_kernel,
     tally_kernel,
@@ -37,11 +35,12 @@ from hetero.kernels.index import (
     write_kernel,
 )
 from hetero.kernels.initial import NORMAL, UNIFORM, ZEROS
+from hetero.kernels.leasing import set_held_kernel
 from hetero.kernels.loading import load_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.keys.routing import mixed_seeds
 from hetero.optim.definition import KIND, group_width, hyper_array
-from hetero.records import DEFAULT_BUCKETS, F32, I32, U16, GroupSpec, Initializer, KeySet
+from hetero.records import DEFAULT_BUCKETS, F32, I32, GroupSpec, Initializer, KeySet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,6 +75,7 @@ class RowStore:
         self._seeds = mixed_seeds([group])
         self._shift = np.uint64(65 - buckets.bit_length())
         self._shards = Shards(width=self.width, seeds=self._seeds)
+        self._lender = Lender(self._shards, self._keys, width=self.width, seeds=self._seeds, shift=self._shift)
         self._kind = KIND[group.optimizer.kind]
         self._hyper = hyper_array(group.optimizer)
         self._threads = threads
@@ -99,10 +99,7 @@ class RowStore:
         out = np.empty((len(keys), self._group.dim), np.float32)
         missing = self._read(keys, out)
         if create is Create.YES and len(missing):
-            self._insert(keys, missing)
-            fresh = np.empty((len(missing), self._group.dim), np.float32)
-            self._read(keys[missing], fresh)
-            out[missing] = fresh
+            self._insert(keys, missing, out=out)
         return out
 
     @_in_turn
@@ -148,11 +145,7 @@ class RowStore:
     @_in_turn
     def check_free(self, keys: KeySet) -> None:
         """Raises LeaseError naming the first of the rows that somebody holds."""
-        keys = self._keys.checked(keys)
-        holders = np.empty(len(keys), np.uint16)
-        holders_kernel(*self._place(keys), self.width, holders)
-        if holders.any():
-            raise self._held(keys, holders, int(np.flatnonzero(holders)[0]))
+        self._lender.check_free(self._keys.checked(keys))
 
     @_in_turn
     def lease(self, keys: KeySet, *, holder: int) -> F32:
@@ -167,24 +160,29 @@ class RowStore:
     def lend(self, keys: KeySet, *, holder: int) -> RowsRead:
         """`lease`, telling which of the rows were there before."""
         keys = self._keys.checked(keys)
-        if holder > MOST_HOLDERS:
-            raise ProtocolError(f"tower {holder - 1} asks for a lease; rows can note {MOST_HOLDERS} holders")
-        self.check_free(keys)
-        there = self.there(keys)
-        if not there.all():
-            self._insert(keys, np.flatnonzero(~there).astype(np.int32))
-        hold_kernel(*self._place(keys), self.width, np.uint16(holder))
-        return RowsRead(self.read_rows(keys).rows, there)
+        rows = np.empty((len(keys), self.width), np.float32)
+        missing = self._lender.lend(keys, rows, holder=holder, in_parts=self._in_parts)
+        if len(missing):
+            try:
+                self._insert(keys, missing, out=rows, holder=holder)
+            except CapacityError:
+                self._lender.free(keys)
+                raise
+        there = np.ones(len(keys), np.bool_)
+        there[missing] = False
+        return RowsRead(rows, there)
 
     @_in_turn
     def drop_leased(self, keys: KeySet, *, holder: int) -> None:
         """Forget rows of unique keys that `holder` has. Raises LeaseError when it lacks one; then none is."""
-        self._changes.remove(self._held_by(keys, holder))
+        keys = self._keys.checked(keys)
+        self._lender.places(keys, holder=holder)
+        self._changes.remove(keys)
 
     @_in_turn
     def check_held(self, keys: KeySet, *, holder: int) -> None:
         """Raises LeaseError naming the first of the rows that `holder` lacks."""
-        self._held_by(keys, holder)
+        self._lender.places(self._keys.checked(keys), holder=holder)
 
     @_in_turn
     def there(self, keys: KeySet) -> np.ndarray:
@@ -197,14 +195,12 @@ class RowStore:
     @_in_turn
     def give_back(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Take leased rows float32 [U, W] back. Raises LeaseError when `holder` lacks one; then none is taken."""
-        self.note_leased(keys, rows, holder=holder)
-        keys = self._keys.checked(keys)
-        hold_kernel(*self._place(keys), self.width, np.uint16(0))
+        self._set_held(keys, rows, holder=holder, then=0)
 
     @_in_turn
     def note_leased(self, keys: KeySet, rows: F32, *, holder: int) -> None:
         """Set rows float32 [U, W] that `holder` has and keeps. Raises LeaseError when it lacks one; then none is."""
-        self.write_rows(self._held_by(keys, holder), rows)
+        self._set_held(keys, rows, holder=holder, then=holder)
 
     def scan(self) -> Iterator[tuple[KeySet, F32]]:
         """All rows in parts, shard by shard: keys and float32 [n, W]. Not while other threads call."""
@@ -291,23 +287,16 @@ class RowStore:
             self._pool.shutdown()
             self._pool = None
 
+    def _set_held(self, keys: KeySet, rows: F32, *, holder: int, then: int) -> None:
+        """Overwrite rows float32 [U, W] that `holder` has; `then` has them afterwards, 0 for nobody."""
+        keys = self._keys.checked(keys)
+        rows = _floats(rows, shape=(len(keys), self.width), what="rows", writable=False)
+        places = self._lender.places(keys, holder=holder)
+        self._changes.keep(keys)
+        set_held_kernel(places, self.width, np.uint64(rows.ctypes.data), self._changes.epoch, np.uint16(then))
+
     def _place(self, keys: KeySet) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.uint64]:
         return keys.tables, keys.keys, self._seeds, self._shards.description, self._shift
-
-    def _held_by(self, keys: KeySet, holder: int) -> KeySet:
-        """The keys as kernels take them. Raises LeaseError when `holder` lacks one."""
-        keys = self._keys.checked(keys)
-        holders = np.empty(len(keys), np.uint16)
-        holders_kernel(*self._place(keys), self.width, holders)
-        strange = np.flatnonzero(holders != holder)
-        if len(strange):
-            raise self._held(keys, holders, int(strange[0]))
-        return keys
-
-    def _held(self, keys: KeySet, holders: U16, position: int) -> LeaseError:
-        who = f"tower {int(holders[position]) - 1}" if holders[position] else "nobody"
-        table, key = self._keys.named(keys, position)
-        return LeaseError(f"key {key} of table {table} is held by {who}")
 
     def _read(self, keys: KeySet, out: F32) -> I32:
         """Fill `out`; positions of missing rows, ascending."""
@@ -348,7 +337,8 @@ class RowStore:
         if len(missing):
             self._insert(keys, missing)
 
-    def _insert(self, keys: KeySet, missing: I32) -> None:
+    def _insert(self, keys: KeySet, missing: I32, *, out: F32 | None = None, holder: int = 0) -> None:
+        """Make rows, which `holder` has; `out` gets their first columns. Raises CapacityError."""
         self._make_room(keys, missing)
         group = self._group
         insert_kernel(
@@ -365,7 +355,8 @@ class RowStore:
             FIRST_VALUES[group.init.kind],
             np.float32(group.init.scale),
             np.float32(group.optimizer.initial_accumulator),
-            self._changes.epoch,
+            self._changes.epoch | np.uint16(holder),
+            np.empty((len(keys), 0), np.float32) if out is None else out,
         )
 
     def _make_room(self, keys: KeySet, picked: I32) -> None:
@@ -382,8 +373,11 @@ class RowStore:
         return list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
 
-def _floats(values: F32, *, shape: tuple[int, int], what: str) -> F32:
-    """C-contiguous float32, as kernels read them by address. Raises ProtocolError for another shape."""
+def _floats(values: F32, *, shape: tuple[int, int], what: str, writable: bool = True) -> F32:
+    """C-contiguous float32, as kernels read them; writable where one takes the array itself.
+
+    Raises ProtocolError for another shape.
+    """
     if values.shape != shape:
         raise ProtocolError(f"{what}: got shape {values.shape}, expected {shape}")
-    return np.require(values, np.float32, ("C", "A", "W"))
+    return np.require(values, np.float32, ("C", "A", "W") if writable else ("C", "A"))

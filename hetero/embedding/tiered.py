@@ -221,7 +221,7 @@ class TieredStore:
         self.check_held(keys, holder=holder)
         self._check_shape(keys, rows)
         self._ssd.compaction.paused = True
-        self._told.add(keys, self._ssd.append_copies(keys, np.ascontiguousarray(rows)))
+        self._told.add(keys, self._ssd.append_copies(keys, np.require(rows, None, ("C", "A", "W"))))
 
     def delete_rows(self, keys: KeySet) -> int:
         """Forget rows of unique keys; returns how many there were. Raises LeaseError, then none is deleted."""

@@ -201,7 +201,8 @@ class ShardedRowClient:
             self._under_way.append(server.push(request))
 
     def lease(self, keys: Sequence[KeySet], *, window: int, clock: SpanClock | None = None) -> PendingRows:
-        """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back.
+        """Begin to fetch whole rows of unique keys, per group; they are this tower's until given back. What comes may
+        be read-only: it is for being copied into slots.
 
         clock: of the thread that will wait for them, when it is another than this client's.
         """
@@ -212,7 +213,7 @@ class ShardedRowClient:
             return server.lease(LeaseRequest(tower=self._tower, window=window, keys=own, version=version))
 
         widths = [lease_width(group) for group in self._job.groups]
-        return self._pending(keys, leased, widths=widths, traffic=self.traffic, clock=clock)
+        return self._pending(keys, leased, widths=widths, traffic=self.traffic, clock=clock, own=False)
 
     def give_back(self, keys: Sequence[KeySet], rows: Sequence[F32], *, window: int, flush: int | None = None) -> None:
         """Send leased rows back, per group float32 [U, W]. Returns once they are under way. flush: see the message.
@@ -231,7 +232,7 @@ class ShardedRowClient:
                 window=window,
                 flush=flush,
                 keys=tuple(group[index].keys for group in routed),
-                rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
+                rows=tuple(group[index].rows(part) for part, group in zip(rows, routed, strict=True)),
                 version=self.routing.version,
             )
             self._returns[index] += 1
@@ -246,7 +247,7 @@ class ShardedRowClient:
                 tower=self._tower,
                 steps=steps,
                 keys=tuple(group[index].keys for group in routed),
-                rows=tuple(part[group[index].positions] for part, group in zip(rows, routed, strict=True)),
+                rows=tuple(group[index].rows(part) for part, group in zip(rows, routed, strict=True)),
                 version=self.routing.version,
             )
             answers.append(server.note_leased(values))
@@ -340,6 +341,7 @@ class ShardedRowClient:
         traffic: Traffic,
         clock: SpanClock | None = None,
         bags: Sequence[Bags | None] = (),
+        own: bool = True,
     ) -> PendingRows:
         counts = [0 if each is None else bag_count(each) for each in bags] or [0] * len(keys)
 
@@ -352,8 +354,8 @@ class ShardedRowClient:
             ]
             return Asked(self.routing.version, routed, answers, counts)
 
-        own = clock or self._clock
-        return PendingRows(ask, widths=widths, follow=self._follow, clock=own, traffic=traffic)
+        waits = clock or self._clock
+        return PendingRows(ask, widths=widths, follow=self._follow, clock=waits, traffic=traffic, own=own)
 
     def _route(self, keys: Sequence[KeySet]) -> list[tuple[Routed, ...]]:
         return [self._router.route(group) for group in keys]

@@ -67,6 +67,7 @@ class DeviceGroup:
 
     def bring(self, rows: F32) -> Arrived:
         """Begin to bring rows that will enter, float32 [n, W]."""
+        rows = np.array(rows)  # what came may be in the object store, which is not to be kept waiting
         parts = [rows[:, : self.dim], rows[:, self.dim : self._width]]
         return Arrived(rows, self._copies.bring(parts))
 

@@ -25,7 +25,7 @@ from hetero.exchange.client import PushSummary
 from hetero.exchange.dense_sides import DenseClient
 from hetero.exchange.device_copies import as_tensors, on_host
 from hetero.exchange.messages import DifferencesReply, Purpose, RejectedGradient
-from hetero.kernels.leased import gather_kernel, scatter_kernel, update_slots_kernel
+from hetero.kernels.leased import gather_kernel, scatter_rows, update_slots_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.keys.numbering import KeyNumbers, grown
 from hetero.optim.definition import KIND, first_state, hyper_array, row_width
@@ -71,8 +71,8 @@ class CopiedGroup:
             self._rows, self._base = grown(self._rows, room), grown(self._base, room)
             self._touched = grown(self._touched, room)
         rows = np.concatenate([weights, first_state(self._spec.optimizer, weights)], axis=1)
-        scatter_kernel(self._rows, numbers, np.ascontiguousarray(rows))
-        scatter_kernel(self._base, numbers, weights)
+        scatter_rows(self._rows, numbers, rows)
+        scatter_rows(self._base, numbers, weights)
 
     def weights(self, keys: KeySet) -> F32:
         """Weights of copies, float32 [n, E]."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hetero.exchange.held_rows import Arrived, HeldPolicies, Rejected, SlotKeys
 from hetero.exchange.messages import Done, Pending
-from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_kernel, update_slots_kernel
+from hetero.kernels.leased import gather_kernel, merge_kernel, scatter_rows, update_slots_kernel
 from hetero.kernels.optimizers import update_room
 from hetero.kernels.rows import over_rows
 from hetero.keys.windows import GroupMoves
@@ -42,7 +42,7 @@ class LeasedGroup:
             self._buffer = larger
             self._keys.grow(len(larger))
         self._keys.enter(moves)
-        scatter_kernel(self._buffer, moves.enter_slots, arrived.rows)
+        scatter_rows(self._buffer, moves.enter_slots, arrived.rows)
 
     def held(self) -> tuple[KeySet, F32]:
         return self._keys.held(), self._gather(self._keys.slots(), self._width)
@@ -51,7 +51,7 @@ class LeasedGroup:
         return self._keys.held()
 
     def put_back(self, rows: F32) -> None:
-        scatter_kernel(self._buffer, self._keys.slots(), rows)
+        scatter_rows(self._buffer, self._keys.slots(), rows)
 
     def weights(self, slots: I32) -> Tensor:
         out = self._gather(slots, self.dim)

@@ -32,6 +32,7 @@ class PendingRows:
     """Rows under way from several servers, put in the order they were asked for. widths: floats a row, per group.
 
     ask: asks all servers. follow: makes the client go by the routing in an error; what was refused is asked for anew.
+    own: whether rows are to be writable and in this process's memory; else one server's are given as they came.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class PendingRows:
         follow: Callable[[StaleRoutingError, int], None],
         clock: SpanClock,
         traffic: Traffic,
+        own: bool = True,
     ) -> None:
         self._ask, self._follow = ask, follow
-        self._widths, self._clock, self._traffic = widths, clock, traffic
+        self._widths, self._clock, self._traffic, self._own = widths, clock, traffic, own
         self._asked = ask()
 
     def result(self) -> tuple[F32, ...]:
-        """Per group float32 [U, width], or [bags, width] where servers pool, writable and in this process's memory."""
+        """Per group float32 [U, width], or [bags, width] where servers pool."""
         while True:
             replies = self._replies()
             if replies is not None:
@@ -76,17 +78,23 @@ class PendingRows:
         return None
 
     def _in_order(self, replies: Sequence[PullReply | LeaseReply]) -> tuple[F32, ...]:
-        routed = self._asked.routed
-        bags = self._asked.bags
-        counts = [
-            pooled or sum(len(part.positions) for part in group) for pooled, group in zip(bags, routed, strict=True)
-        ]
-        rows = tuple(np.zeros((n, width), np.float32) for n, width in zip(counts, self._widths, strict=True))
-        for server, reply in enumerate(replies):
+        for reply in replies:
             self._traffic.pulled += bytes_of(reply.rows)
-            for group, part in enumerate(reply.rows):
-                if bags[group]:
-                    rows[group][:] += part
-                else:
-                    rows[group][routed[group][server].positions] = part
+        return tuple(
+            self._group_in_order(group, [reply.rows[group] for reply in replies]) for group in range(len(self._widths))
+        )
+
+    def _group_in_order(self, group: int, parts: Sequence[F32]) -> F32:
+        """One group's rows from those of every server."""
+        routed, bags, width = self._asked.routed[group], self._asked.bags[group], self._widths[group]
+        if bags:
+            sums = np.zeros((bags, width), np.float32)
+            for part in parts:
+                sums += part
+            return sums
+        if len(parts) == 1:
+            return np.array(parts[0]) if self._own else parts[0]
+        rows = np.empty((sum(len(own.positions) for own in routed), width), np.float32)
+        for own, part in zip(routed, parts, strict=True):
+            rows[own.positions] = part
         return rows

@@ -121,16 +121,14 @@ class RowServer:
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Hand rows to a tower. Raises LeaseError naming key, window and holder of one held; then none is leased."""
         self._check_version(request)
-        asked = [own_keys(keys) for keys in request.keys]
+        asked = [(store, own_keys(keys)) for store, keys in zip(self.stores, request.keys, strict=True)]
         try:
-            for store, keys in zip(self.stores, asked, strict=True):
+            for store, keys in asked if len(asked) > 1 else ():  # one alone looks for itself
                 store.check_free(keys)
+            rows = tuple(store.lease(keys, holder=request.tower + 1) for store, keys in asked)
         except LeaseError as error:
             raise LeaseError(f"server: tower {request.tower} fetches for window {request.window}: {error}") from error
-        holder = request.tower + 1
-        return LeaseReply(
-            rows=tuple(store.lease(keys, holder=holder) for store, keys in zip(self.stores, asked, strict=True))
-        )
+        return LeaseReply(rows=rows)
 
     def give_back(self, request: ReturnRequest) -> None:
         """Take leased rows back. A repeated return is not applied again. Raises ProtocolError on a gap, LeaseError."""
@@ -138,7 +136,7 @@ class RowServer:
         if not self._returns[request.tower].is_next(request.sequence):
             return
         for store, keys, rows in zip(self.stores, request.keys, request.rows, strict=True):
-            store.give_back(own_keys(keys), np.array(rows), holder=request.tower + 1)
+            store.give_back(own_keys(keys), rows, holder=request.tower + 1)
         if request.flush is not None:
             self._days.flushed(request.flush, tower=request.tower)
 
@@ -146,7 +144,7 @@ class RowServer:
         """Hold what leased rows are now, for a snapshot; the tower keeps them. Raises LeaseError for one it lacks."""
         self._check_version(values)
         for store, keys, rows in zip(self.stores, values.keys, values.rows, strict=True):
-            store.note_leased(own_keys(keys), np.array(rows), holder=values.tower + 1)
+            store.note_leased(own_keys(keys), rows, holder=values.tower + 1)
 
     def open_dense(self, part: DensePart) -> None:
         """Hold dense parameters from now on, unless some are held."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -48,6 +49,17 @@ def _array_at(element: Any) -> Any:
 
 # Ask for the cache line at an address, to be used soon; never faults.
 prefetch: Any = intrinsic(_prefetch)
+
+_LINE_BYTES = 64
+
+
+@numba.njit(nogil=True)
+def prefetch_bytes(address: Any, size: Any) -> None:
+    """Ask for all cache lines of `size` bytes at an address; rows seldom begin on a line."""
+    for offset in range(0, size, _LINE_BYTES):
+        prefetch(address + np.uint64(offset))
+    prefetch(address + np.uint64(size - 1))
+
 
 floats_at: Any = _array_at(types.float32)
 uint64_at: Any = _array_at(types.uint64)

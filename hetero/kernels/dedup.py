@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hetero.kernels.address import prefetch
-from hetero.kernels.jit import kernel
+from hetero.kernels.jit import always_inline, kernel
 from hetero.kernels.mix import GOLDEN, mix64
 from hetero.records import I32, U16, U64
 
@@ -33,6 +33,29 @@ def dedup_kernel(
     Returns U, or -1 when over a quarter of the slots would fill. slots: uint32, a power of two of them, overwritten.
     number_bits: enough for N + 1.
     """
+    different = np.uint16(0)
+    for i in range(len(tables)):
+        different |= tables[i] ^ tables[0]
+    if different:
+        return _dedup(tables, keys, slots, number_bits, unique_tables, unique_keys, local, False)
+    unique = _dedup(tables, keys, slots, number_bits, unique_tables, unique_keys, local, True)
+    for i in range(1, unique + 1):
+        unique_tables[i] = tables[0]
+    return unique
+
+
+@always_inline
+def _dedup(
+    tables: U16,
+    keys: U64,
+    slots: U32,
+    number_bits: int,
+    unique_tables: U16,
+    unique_keys: U64,
+    local: I32,
+    one_table: bool,
+) -> int:
+    """See `dedup_kernel`. one_table: all rows are of one table; then tables are neither looked at nor written."""
     mask = np.uint64(len(slots) - 1)
     number_mask = np.uint32((1 << number_bits) - 1)
     tag_mask = ~number_mask
@@ -47,7 +70,8 @@ def dedup_kernel(
             return -1
         for i in range(count):
             at = np.uint64(start + i)  # unsigned, here and below: a signed index is first checked for being negative
-            hashed = mix64(keys[at] ^ (np.uint64(tables[at]) * GOLDEN))
+            table = np.uint16(0) if one_table else tables[at]
+            hashed = mix64(keys[at] ^ (np.uint64(table) * GOLDEN))
             hashes[np.uint64(i)] = hashed
             prefetch(first_slot + np.uint64(4) * (hashed & mask))
         left = np.uint64(0)
@@ -55,27 +79,32 @@ def dedup_kernel(
             at = np.uint64(start + i)
             slot = slots[hashes[np.uint64(i)] & mask]
             found = np.uint64(slot & number_mask)
-            same = (unique_keys[found] == keys[at]) & (unique_tables[found] == tables[at]) & (slot != _EMPTY)
+            same = (unique_keys[found] == keys[at]) & (slot != _EMPTY)
+            if not one_table:
+                same &= unique_tables[found] == tables[at]
             local[at] = np.int32(found) - np.int32(1)
             others[left] = np.uint64(i)
             left += np.uint64(not same)
         for other in range(left):
             i = others[np.uint64(other)]
             at, hashed = np.uint64(start) + i, hashes[i]
-            key, table = keys[at], tables[at]
+            key = keys[at]
+            table = np.uint16(0) if one_table else tables[at]
             tag = np.uint32(hashed >> np.uint64(32)) & tag_mask
             place = hashed & mask
             slot = slots[place]
             while slot != _EMPTY:
                 found = np.uint64(slot & number_mask)
-                if slot & tag_mask == tag and unique_keys[found] == key and unique_tables[found] == table:
+                same = slot & tag_mask == tag and unique_keys[found] == key
+                if same and (one_table or unique_tables[found] == table):
                     local[at] = np.int32(found) - np.int32(1)
                     break
                 place = (place + np.uint64(1)) & mask
                 slot = slots[place]
             else:
                 unique += np.uint32(1)
-                unique_tables[np.uint64(unique)] = table
+                if not one_table:
+                    unique_tables[np.uint64(unique)] = table
                 unique_keys[np.uint64(unique)] = key
                 local[at] = np.int32(unique) - np.int32(1)
                 slots[place] = tag | unique

@@ -256,15 +256,16 @@ def holders_kernel(tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.ui
 def hold_kernel(
     tables: U16, keys: U64, seeds: U64, shards: U64, shift: np.uint64, width: int, holder: np.uint16
 ) -> None:
-    """Note who holds existing rows; 0 frees them."""
+    """Note who holds the rows there are; 0 frees them."""
     stride = np.uint64(HEADER_BYTES + 4 * width)
     hashes, records = np.empty(2 * BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
     for start in range(0, len(keys), BLOCK):
         count = min(BLOCK, len(keys) - start)
         locate_block(tables, keys, start, count, seeds, shards, shift, stride, 1, hashes, records)
         for i in range(count):
-            field = uint16_at(records[i] + _FIELD, 1)
-            field[0] = (field[0] & _EPOCH) | holder
+            if records[i] != np.uint64(0):
+                field = uint16_at(records[i] + _FIELD, 1)
+                field[0] = (field[0] & _EPOCH) | holder
 
 
 @kernel
@@ -290,14 +291,17 @@ def insert_kernel(
     first: int,
     scale: np.float32,
     accumulator: np.float32,
-    epoch: np.uint16,
+    field: np.uint16,
+    out: F32,
 ) -> None:
     """Add the picked rows that do not exist, with their first values; every shard has room for its part.
 
-    epoch: of this change, in its place in the field.
+    field: of the new records, the epoch of this change and who holds them. out: float32 [n, E], [n, W] or [n, 0], gets
+    the first columns of the picked rows.
     """
     stride = np.uint64(HEADER_BYTES + 4 * width)
     mask = np.uint64(len(shards) - 1)
+    columns = out.shape[1]
     for i in range(len(picked)):
         if i + _AHEAD < len(picked):
             later = picked[i + _AHEAD]
@@ -306,17 +310,20 @@ def insert_kernel(
         key, table = keys[picked[i]], tables[picked[i]]
         hashed = mix64(key ^ seeds[table])
         shard = (hashed >> shift) & mask
-        if find_record(shards, shard, hashed, table, key, stride) != np.uint64(0):
-            continue  # picked twice
-        number = shards[shard, 3]
-        shards[shard, 3] = number + np.uint64(1)
-        record = shards[shard, 2] + number * stride
-        uint64_at(record, 1)[0] = key
-        uint16_at(record + np.uint64(8), 2)[0] = table
-        uint16_at(record + _FIELD, 1)[0] = epoch
-        row = floats_at(record + _HEADER, width)
-        first_values(seeds[table], key, row, dim, kind, hyper, first, scale, accumulator)
-        take_slot(shards, shard, hashed, number)
+        record = find_record(shards, shard, hashed, table, key, stride)
+        if record == np.uint64(0):  # else picked twice
+            number = shards[shard, 3]
+            shards[shard, 3] = number + np.uint64(1)
+            record = shards[shard, 2] + number * stride
+            uint64_at(record, 1)[0] = key
+            uint16_at(record + np.uint64(8), 2)[0] = table
+            uint16_at(record + _FIELD, 1)[0] = field
+            values = floats_at(record + _HEADER, width)
+            first_values(seeds[table], key, values, dim, kind, hyper, first, scale, accumulator)
+            take_slot(shards, shard, hashed, number)
+        row = floats_at(record + _HEADER, columns)
+        for j in range(columns):
+            out[picked[i], j] = row[j]
 
 
 @inline

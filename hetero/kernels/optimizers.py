@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hetero.kernels.address import floats_at, uint32_at
-from hetero.kernels.jit import inline
+from hetero.kernels.jit import always_inline, inline
+from hetero.kernels.vectors import LANES, add8, all_below8, divide8, fill8, load8, multiply8, store8, subtract8
 from hetero.records import F32
 
 SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, FTRL = range(5)
@@ -21,8 +22,10 @@ HYPER = 9
 
 LARGEST_GRADIENT = 2.0**56
 """From here on a gradient counts as not finite: sums of its squares would be infinite, and a row never recover."""
+_LARGEST = np.float32(LARGEST_GRADIENT)
 _LARGEST_BITS = np.uint32(np.float32(LARGEST_GRADIENT).view(np.uint32))
 _LINE_FLOATS = 16
+USUAL_DIM = 16
 
 
 def update_room(dim: int) -> F32:
@@ -31,6 +34,14 @@ def update_room(dim: int) -> F32:
     memory = np.empty(3 * dim + _LINE_FLOATS, np.float32)
     start = -(int(memory.ctypes.data) // 4) % _LINE_FLOATS
     return memory[start : start + 3 * dim]
+
+
+@always_inline
+def _tree_of_eight(address: np.uint64) -> Any:
+    """Written out: a loop of a few rounds costs more than its additions."""
+    values = floats_at(address, 8)
+    even = (values[0] + values[4]) + (values[2] + values[6])
+    return even + ((values[1] + values[5]) + (values[3] + values[7]))
 
 
 @inline
@@ -49,9 +60,8 @@ def tree_sum(address: np.uint64, count: int) -> Any:
         size //= 2
         for j in range(size):
             values[j] += values[j + size]
-    if size == 8:  # the last levels written out: a loop of a few rounds costs more than its additions
-        even = (values[0] + values[4]) + (values[2] + values[6])
-        return even + ((values[1] + values[5]) + (values[3] + values[7]))
+    if size == 8:
+        return _tree_of_eight(address)
     if size == 4:
         return (values[0] + values[2]) + (values[1] + values[3])
     if size == 2:
@@ -59,9 +69,14 @@ def tree_sum(address: np.uint64, count: int) -> Any:
     return values[0]
 
 
-@inline
+@always_inline
 def is_finite(address: np.uint64, count: int) -> bool:
     """Whether `count` floats are all numbers below LARGEST_GRADIENT in magnitude."""
+    if count % LANES == 0:
+        good = True
+        for j in range(count // LANES):
+            good &= all_below8(load8(address + np.uint64(4 * LANES * j)), _LARGEST)
+        return good
     bits = uint32_at(address, count)
     worst = np.uint32(0)
     for j in range(count):
@@ -69,7 +84,7 @@ def is_finite(address: np.uint64, count: int) -> bool:
     return bool(worst < _LARGEST_BITS)
 
 
-@inline
+@always_inline
 def update_row(kind: int, hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64, scratch: np.uint64) -> None:
     """Apply one gradient [E] to one row [W]. scratch: `update_room`, overwritten."""
     given = gradient
@@ -116,18 +131,62 @@ def _adagrad(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64) ->
         values[j] -= lr * g[j] / (np.sqrt(total) + eps)
 
 
-@inline
+@always_inline
 def _rowwise_adagrad(hyper: np.uint64, row: np.uint64, dim: int, gradient: np.uint64, scratch: np.uint64) -> None:
     h = floats_at(hyper, 9)
     lr, eps = h[0], h[1]
-    values, g, squares = floats_at(row, dim + 1), floats_at(gradient, dim), floats_at(scratch, dim)
-    for j in range(dim):
-        squares[j] = g[j] * g[j]
-    total = values[dim] + tree_sum(scratch, dim) / np.float32(dim)
+    values = floats_at(row, dim + 1)
+    whole = dim % LANES == 0
+    squares = _sum_of_squares8(gradient, dim, scratch) if whole else _sum_of_squares(gradient, dim, scratch)
+    total = values[dim] + squares / np.float32(dim)
     values[dim] = total
     below = np.sqrt(total) + eps
+    if whole:
+        _divided_step8(lr, row, dim, gradient, below)
+        return
+    g = floats_at(gradient, dim)
     for j in range(dim):
         values[j] -= lr * g[j] / below
+
+
+@always_inline
+def _divided_step8(lr: np.float32, row: np.uint64, dim: int, gradient: np.uint64, below: np.float32) -> None:
+    """row -= lr * gradient / below, by whole vectors."""
+    rate, divisor = fill8(lr), fill8(below)
+    for j in range(dim // LANES):
+        at = np.uint64(4 * LANES * j)
+        change = divide8(multiply8(rate, load8(gradient + at)), divisor)
+        store8(row + at, subtract8(load8(row + at), change))
+
+
+@inline
+def _sum_of_squares(gradient: np.uint64, dim: int, scratch: np.uint64) -> Any:
+    g, squares = floats_at(gradient, dim), floats_at(scratch, dim)
+    for j in range(dim):
+        squares[j] = g[j] * g[j]
+    return tree_sum(scratch, dim)
+
+
+@always_inline
+def _sum_of_squares8(gradient: np.uint64, dim: int, scratch: np.uint64) -> Any:
+    """The same tree over whole vectors: its upper levels add vectors, those that are all padding are left out."""
+    count, line = dim // LANES, 4 * LANES
+    half = 1
+    while 2 * half < count:
+        half *= 2
+    for j in range(min(half, count)):
+        g = load8(gradient + np.uint64(line * j))
+        squares = multiply8(g, g)
+        if j + half < count:
+            g = load8(gradient + np.uint64(line * (j + half)))
+            squares = add8(squares, multiply8(g, g))
+        store8(scratch + np.uint64(line * j), squares)
+    while half > 1:
+        half //= 2
+        for j in range(half):
+            low = scratch + np.uint64(line * j)
+            store8(low, add8(load8(low), load8(low + np.uint64(line * half))))
+    return _tree_of_eight(scratch)
 
 
 @inline

@@ -126,7 +126,7 @@ def bag_lengths(bags: Bags) -> I64:
 def check_bags(bags: Bags, *, unique: int, columns: int) -> None:
     """Raise ProtocolError unless positions lie in [0, unique) and offsets rise from 0 to the last of them."""
     local, offsets = bags.local, bags.offsets
-    if len(local) and not (int(local.min()) >= 0 and int(local.max()) < unique):
+    if len(local) and not int(local.view(np.uint32).max()) < unique:  # unsigned, negative ones are the largest
         raise ProtocolError(
             f"pooled lookup: positions run from {local.min()} to {local.max()}, but the batch has {unique} "
             "unique rows; rows and batch do not belong together"

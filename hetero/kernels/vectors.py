@@ -106,6 +106,22 @@ def _add(builder: Any, values: tuple[Any, ...]) -> Any:
     return builder.fadd(*values)
 
 
+def _subtract(builder: Any, values: tuple[Any, ...]) -> Any:
+    return builder.fsub(*values)
+
+
+def _divide(builder: Any, values: tuple[Any, ...]) -> Any:
+    return builder.fdiv(*values)
+
+
+def _all_below(builder: Any, values: tuple[Any, ...]) -> Any:
+    """A comparison with NaN is false."""
+    bits = builder.and_(builder.bitcast(values[0], _INTS), _ints(0x7FFFFFFF))
+    below = builder.fcmp_ordered("<", builder.bitcast(bits, _VECTOR), _fill(builder, values[1:]))
+    mask = builder.bitcast(below, ir.IntType(LANES))
+    return builder.icmp_unsigned("==", mask, ir.Constant(ir.IntType(LANES), (1 << LANES) - 1))
+
+
 def _multiply(builder: Any, values: tuple[Any, ...]) -> Any:
     return builder.fmul(*values)
 
@@ -163,6 +179,13 @@ fill8: Any = _intrinsic(float8, (types.float32,), _fill)
 # a + b and a * b: a sum of products of these is rounded twice.
 add8: Any = _intrinsic(float8, (float8, float8), _add)
 multiply8: Any = _intrinsic(float8, (float8, float8), _multiply)
+
+# a - b and a / b
+subtract8: Any = _intrinsic(float8, (float8, float8), _subtract)
+divide8: Any = _intrinsic(float8, (float8, float8), _divide)
+
+# Whether all of eight floats are numbers below a float in magnitude.
+all_below8: Any = _intrinsic(types.boolean, (float8, types.float32), _all_below)
 
 # a * b + c
 multiply_add8: Any = _intrinsic(float8, (float8, float8, float8), _multiply_add)

@@ -13,7 +13,6 @@ import numpy as np
 from hetero.kernels.region import Region
 from hetero.records import U64
 
-_MOST_FREE = 4
 _FAR_TOO_LARGE = 4
 
 
@@ -26,12 +25,14 @@ class _Block:
         self.__array_interface__ = {"data": (region.address, False), "shape": (size,), "typestr": "=u8", "version": 3}
 
     def __del__(self) -> None:
-        if len(self._free) < _MOST_FREE:
-            self._free.append(self._region)
+        self._free.append(self._region)
 
 
 class Blocks:
-    """Arrays whose memory is taken again once nothing looks at them any more. Any thread may make and drop them."""
+    """Arrays whose memory is taken again once nothing looks at them any more. Any thread may make and drop them.
+
+    Memory stays at the most that was in use at once: a window's splits come free together and are needed again.
+    """
 
     def __init__(self) -> None:
         self._free: list[Region] = []

@@ -15,7 +15,7 @@ import numpy as np
 from hetero.errors import JobError
 from hetero.kernels.mix import mix64_reference
 from hetero.kernels.partition import owners_kernel, partition_kernel
-from hetero.records import I32, I64, U64, GroupSpec, KeySet
+from hetero.records import F32, I32, I64, U64, GroupSpec, KeySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,10 @@ class Routed:
 
     positions: I32
     keys: KeySet
+
+    def rows(self, whole: F32) -> F32:
+        """Its rows of those of the whole KeySet, float32 [U, any]: a copy, or `whole` itself where all are its own."""
+        return whole if len(self.positions) == len(whole) else whole[self.positions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

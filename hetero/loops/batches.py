@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +14,14 @@ from hetero.errors import ProtocolError
 from hetero.exchange.messages import Pending
 from hetero.keys.assemble import BatchAssembler
 from hetero.keys.sequencer import Sequencer, SplitId, Turn
+from hetero.loops.pieces import PiecesAsked
 from hetero.loops.protocols import ReaderForTower, SequencerForTower
 from hetero.loops.reader import Reader, advance
 from hetero.observe.spans import Span, SpanClock
-from hetero.records import Bags, Batch, BatchSpec, GroupBatch, JobSpec, KeySet, Pooling
+from hetero.records import Bags, Batch, BatchSpec, GroupBatch, JobSpec, KeySet, Piece, Pooling
+
+_MOST_PIECES = 4
+"""Pieces that are asked for at once, so that an answer stays small and comes soon."""
 
 
 class InlineStream:
@@ -59,7 +63,7 @@ class PrefetchStream:
         sequencer: SequencerForTower,
         readers: Sequence[ReaderForTower],
         clock: SpanClock,
-        depth: int = 4,
+        depth: int = 2 * _MOST_PIECES,
     ) -> None:
         self._job = job
         self._tower = tower
@@ -100,26 +104,31 @@ class PrefetchStream:
             self._put(error)
 
     def _fetch(self) -> None:
-        asked: deque[tuple[BatchSpec, list[Pending[Batch]]]] = deque()
+        asked: deque[tuple[BatchSpec, list[Callable[[], Batch]]]] = deque()
+        asking = PiecesAsked(self._batches, most=_MOST_PIECES, take=own_memory)
         acknowledged: list[int] = []
         ended = False
         while not self._stop.is_set() and not (ended and not asked):
-            while not ended and len(asked) < self._depth:
+            ahead = self._depth if len(asked) <= self._depth - _MOST_PIECES else 0
+            while not ended and len(asked) < ahead:
                 turn = self._sequencer.take(self._tower, acknowledged=tuple(acknowledged))
                 acknowledged.clear()
                 if turn is Turn.WAIT:
                     break
                 if isinstance(turn, BatchSpec):
-                    asked.append((turn, [self._readers[piece.reader].batch(piece) for piece in turn.pieces]))
+                    asked.append((turn, [asking.add(piece) for piece in turn.pieces]))
                 else:
                     ended = True
+            asking.send()
             if asked:
                 spec, pieces = asked.popleft()
-                own = [own_memory(piece.result()) for piece in pieces]
-                batch = joined(own, job=self._job, assembler=self._assembler)
+                batch = joined([piece() for piece in pieces], job=self._job, assembler=self._assembler)
                 acknowledged.append(spec.step)
                 self._put((spec, batch))
         self._sequencer.take(self._tower, acknowledged=tuple(acknowledged))
+
+    def _batches(self, reader: int, pieces: Sequence[Piece]) -> Pending[tuple[Batch, ...]]:
+        return self._readers[reader].batches(pieces)
 
     def _put(self, item: tuple[BatchSpec, Batch] | BaseException | None) -> None:
         while not self._stop.is_set():

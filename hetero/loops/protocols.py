@@ -64,7 +64,8 @@ class KeyReader(Protocol):
 class ReaderForTower(Protocol):
     """A reader as a tower sees it."""
 
-    def batch(self, piece: Piece) -> Pending[Batch]: ...
+    def batches(self, pieces: Sequence[Piece]) -> Pending[tuple[Batch, ...]]:
+        """The batches of pieces of one split."""
 
 
 class BatchStream(Protocol):

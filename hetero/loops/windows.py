@@ -22,6 +22,7 @@ from hetero.keys.dedup import Deduplicator
 from hetero.keys.sequencer import Sequencer, Turn
 from hetero.keys.windows import TowerWindow, WindowBuilder
 from hetero.loops.batches import joined
+from hetero.loops.pieces import PiecesAsked
 from hetero.loops.protocols import KeyReader, WindowSequencer
 from hetero.loops.reader import Reader, advance
 from hetero.records import Batch, BatchSpec, JobSpec, KeySet, Piece
@@ -46,37 +47,6 @@ def united_keys(pieces: Sequence[Sequence[KeySet]], *, groups: int, dedup: Dedup
         )[0]
         for group in range(groups)
     )
-
-
-class _KeysAsked:
-    """Keys under way to the sequencer. Pieces of a split in a row, which are known at once, are asked for together."""
-
-    def __init__(self, readers: Sequence[KeyReader]) -> None:
-        self._readers = readers
-        self._pieces: list[Piece] = []
-        self._answers: list[Pending[tuple[tuple[KeySet, ...], ...]]] = []
-        self._here: dict[int, tuple[tuple[KeySet, ...], ...]] = {}
-
-    def add(self, piece: Piece) -> Callable[[], tuple[KeySet, ...]]:
-        """Ask for the keys of a piece, now or with the next ones; what gives them, once `send` was called."""
-        latest = self._pieces[-1] if self._pieces else piece
-        another = (latest.reader, latest.epoch, latest.position) != (piece.reader, piece.epoch, piece.position)
-        if another or len(self._pieces) == _MOST_PIECES:
-            self.send()
-        self._pieces.append(piece)
-        answer, place = len(self._answers), len(self._pieces) - 1
-        return lambda: self._result(answer)[place]
-
-    def send(self) -> None:
-        """Ask for what was held back."""
-        if self._pieces:
-            self._answers.append(self._readers[self._pieces[0].reader].keys(tuple(self._pieces)))
-            self._pieces = []
-
-    def _result(self, answer: int) -> tuple[tuple[KeySet, ...], ...]:
-        if answer not in self._here:
-            self._here[answer] = self._answers[answer].result()
-        return self._here[answer]
 
 
 class WindowCutter:
@@ -112,7 +82,7 @@ class WindowCutter:
         """
         specs: list[list[BatchSpec]] = []
         asked: list[list[list[Callable[[], tuple[KeySet, ...]]]]] = []
-        asking = _KeysAsked(self._readers)
+        asking = PiecesAsked(self._keys, most=_MOST_PIECES)
         steps = self._size.steps
         if self._held is None:
             self._begin()
@@ -137,6 +107,9 @@ class WindowCutter:
         self._size.built(windows)
         return windows
 
+    def _keys(self, reader: int, pieces: Sequence[Piece]) -> Pending[tuple[tuple[KeySet, ...], ...]]:
+        return self._readers[reader].keys(pieces)
+
     def _next_step(self) -> list[BatchSpec] | None:
         """The batches of all towers of the next step, None at the end."""
         if self._held is not None:
@@ -160,7 +133,8 @@ class WindowFeed:
     def __init__(self, *, tower: int, sequencer: WindowSequencer) -> None:
         self._tower = tower
         self._sequencer = sequencer
-        self._windows: queue.Queue[TowerWindow | BaseException] = queue.Queue(maxsize=2)
+        self._windows: queue.Queue[TowerWindow | BaseException] = queue.Queue()
+        self._room = threading.Semaphore(1)  # for a window with steps; others are no load, and what follows may be due
         self._specs: queue.Queue[BatchSpec | BaseException | None] = queue.Queue()
         self._acknowledged: queue.Queue[int] = queue.Queue()
         self._crossed: queue.Queue[float] = queue.Queue()
@@ -185,11 +159,11 @@ class WindowFeed:
         return spec
 
     def next_window(self) -> TowerWindow | None:
-        return _window(self._windows.get())
+        return self._taken(self._windows.get())
 
     def window_here(self) -> TowerWindow | None:
         try:
-            return _window(self._windows.get_nowait())
+            return self._taken(self._windows.get_nowait())
         except queue.Empty:
             return None
 
@@ -205,6 +179,8 @@ class WindowFeed:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
+                if not self._room.acquire(timeout=_SHORT_S):
+                    continue
                 crossed = max(_drained(self._crossed), default=None)
                 turn = self._sequencer.take_window(
                     self._tower, acknowledged=_drained(self._acknowledged), crossed=crossed
@@ -214,25 +190,20 @@ class WindowFeed:
                 if isinstance(turn, TowerWindow):
                     for spec in turn.specs:
                         self._specs.put(spec)
-                    self._put(turn)
+                    self._windows.put(turn)
+                if not isinstance(turn, TowerWindow) or not turn.specs:
+                    self._room.release()
             self._specs.put(None)
         except BaseException as error:  # handed to the threads that consume
             self._specs.put(error)
-            self._put(error)
+            self._windows.put(error)
 
-    def _put(self, window: TowerWindow | BaseException) -> None:
-        while not self._stop.is_set():
-            try:
-                self._windows.put(window, timeout=_SHORT_S)
-                return
-            except queue.Full:
-                continue
-
-
-def _window(taken: TowerWindow | BaseException) -> TowerWindow:
-    if isinstance(taken, BaseException):
-        raise taken
-    return taken
+    def _taken(self, window: TowerWindow | BaseException) -> TowerWindow:
+        if isinstance(window, BaseException):
+            raise window
+        if window.specs:
+            self._room.release()
+        return window
 
 
 def _drained(queued: queue.Queue[Item]) -> tuple[Item, ...]:

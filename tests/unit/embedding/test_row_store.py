@@ -407,6 +407,29 @@ def test_rows_begin_on_lease_as_by_pull_and_a_failed_lease_holds_nothing() -> No
         store.give_back(pool, np.ones((len(pool), 4), np.float32), holder=4)
 
 
+@pytest.mark.parametrize("held_at", [0, 2500, 5999])
+def test_a_lease_that_fails_in_one_threads_part_holds_nothing_of_the_others(held_at: int) -> None:
+    store, pool = RowStore(group_of(), threads=2), key_pool(6000, seed=5)
+    store.pull(pool, create=Create.YES)
+    held = pool[held_at : held_at + 1]
+    store.lease(held, holder=7)
+    with pytest.raises(LeaseError, match=rf"key {held.keys[0]} of table t{held.tables[0]} is held by tower 6"):
+        store.lease(pool, holder=2)
+    store.give_back(held, store.read_rows(held).rows, holder=7)
+    store.check_free(pool)
+    store.close()
+
+
+def test_a_lease_that_finds_no_room_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, pool = RowStore(group_of()), key_pool(3000, seed=7)
+    store.pull(pool[:500], create=Create.YES)
+    monkeypatch.setattr(shards_module, "MOST_ROWS", 40)
+    with pytest.raises(CapacityError, match="at most 40 are possible"):
+        store.lease(pool, holder=1)
+    store.check_free(pool)
+    assert store.count() == 500
+
+
 def test_memory_follows_the_rows() -> None:
     store, pool = RowStore(group_of(dim=16)), key_pool(20_000, seed=1)
     empty = store.memory().total_bytes

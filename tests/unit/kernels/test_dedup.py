@@ -51,6 +51,15 @@ def test_kernel_reference_and_dictionary_agree(pairs: list[tuple[int, int]]) -> 
     assert_all_agree(tables, np.array([key for _, key in pairs], np.uint64), slots=256)
 
 
+@settings(max_examples=30, deadline=None)
+@given(occurrences, st.sampled_from([0, 7, 65535]))
+def test_rows_of_one_table_have_code_of_their_own_and_the_same_results(
+    pairs: list[tuple[int, int]], table: int
+) -> None:
+    keys = np.array([key for _, key in pairs], np.uint64)
+    assert_all_agree(np.full(len(keys), table, np.uint16), keys, slots=512)
+
+
 @pytest.mark.parametrize("tags", [1, 3, 100], ids=["one tag", "three tags", "a tag each"])
 def test_keys_that_all_begin_at_the_last_slot_wrap_around(tags: int) -> None:
     hashes = [(number % tags) << 45 | number << 32 | 0xFFFFFFFF for number in range(100)]
