@@ -210,6 +210,7 @@ class _Flow:
             clock=self._clock,
             connect=own.handles,
         )
+        self._time_forward(module)
         dense = dense_side(
             job,
             tower=0,
@@ -225,8 +226,6 @@ class _Flow:
             job, module=module, client=self._client, dense=dense, clock=self._clock, precision=precision
         )
         module.train()
-        module.register_forward_pre_hook(self._forward_begins)
-        module.register_forward_hook(self._forward_ends)
         self._source, self._stream = self._rows_and_batches(sequencer)
         self._batches = iter(self._stream)
         self._forward_t = (0.0, 0.0)
@@ -297,8 +296,24 @@ class _Flow:
         leased = LeasedRows(self.job, client=self._client, group=SoleTower(), windows=windows, clock=self._clock)
         return leased, windows
 
+    def _time_forward(self, module: nn.Module) -> None:
+        """Charge `forward` with the module's calls, and with reading texts where that comes before them."""
+        read = getattr(module, "read", None)
+        if read is not None:
+            module.read = self._timed(read)  # type: ignore[assignment]
+        module.register_forward_pre_hook(self._forward_begins)
+        module.register_forward_hook(self._forward_ends)
+
+    def _timed(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: object) -> object:
+            with self.spent.on("forward"):
+                return read(*arguments)
+
+        return timed
+
     def _forward_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self.inputs = inputs
+        dense, embeddings = inputs
+        self.inputs = dense, embeddings.cut(()) if embeddings.texts else embeddings
         self._forward_t = time.perf_counter(), time.process_time()
 
     def _forward_ends(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
