@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import cycle
+from typing import Any, Generic
 
 import torch
 from torch import nn
@@ -40,11 +41,12 @@ from hetero.loops.profile_parts import block_points, hash_point, input_costs, wi
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.run import DataPass
+from hetero.loops.sparse_lane import Result, StepLane
 from hetero.loops.tower import Tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import Span, SpanClock, SpanTotals
 from hetero.parallel.group import SoleTower
-from hetero.planning.task_profile import NodeProfile, Point
+from hetero.planning.task_profile import BESIDE_GATHER, BESIDE_RETURN, NodeProfile, Point
 from hetero.records import AUTO_WINDOW, Batch, BatchSpec, JobSpec, Mode, Precision, RoleSpec, ShareSpec, SnapshotSpec
 
 _WARM_STEPS = 3
@@ -98,6 +100,29 @@ class _TimedServer(LocalServer):
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         with self._spent.on("push"):
             return super().give_back(request)
+
+
+class _TimedLane(StepLane):
+    """Rows in the step's thread, which says what that thread does before it asks for what was begun: first the reading
+    of texts, then its backward pass."""
+
+    def __init__(self, clock: SpanClock, spent: Spent) -> None:
+        super().__init__(clock)
+        self._spent = spent
+        self._next = cycle((BESIDE_GATHER, BESIDE_RETURN))
+
+    def begin(self, work: Callable[[], Result]) -> Pending[Result]:
+        return _Meanwhile(work(), next(self._next), self._spent)
+
+
+class _Meanwhile(Generic[Result]):
+    def __init__(self, value: Result, task: str, spent: Spent) -> None:
+        self._value, self._task, self._spent = value, task, spent
+        self._done_t = time.perf_counter()
+
+    def result(self) -> Result:
+        self._spent.add(self._task, seconds=time.perf_counter() - self._done_t, cpu_s=0.0)
+        return self._value
 
 
 def profile_node(
@@ -223,7 +248,13 @@ class _Flow:
         precision = choose_precision(job.precision, [fast_bf16_here()]).taken
         self.is_bf16 = precision is Precision.BF16
         self._tower = Tower(
-            job, module=module, client=self._client, dense=dense, clock=self._clock, precision=precision
+            job,
+            module=module,
+            client=self._client,
+            dense=dense,
+            clock=self._clock,
+            precision=precision,
+            lane=_TimedLane(self._clock, self.spent),
         )
         module.train()
         self._source, self._stream = self._rows_and_batches(sequencer)
@@ -258,7 +289,11 @@ class _Flow:
         cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s), "forward": forward_cpu_s}
         moved = {name: (n - self._before[2][name]) / steps for name, n in self._client.traffic.to_dict().items()}
         bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"]}
-        return {
+        beside = {
+            name: Point(rows=self.job.batch_size, seconds=spent.seconds.get(name, 0.0) / steps)
+            for name in ((BESIDE_GATHER, BESIDE_RETURN) if self.job.train.texts else ())
+        }
+        return beside | {
             name: Point(
                 rows=self.job.batch_size,
                 seconds=own,
