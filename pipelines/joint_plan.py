@@ -66,9 +66,15 @@ def is_joint(spec: JobSpec) -> bool:
     return spec.tower.name == "joint" and bool(spec.train.texts)
 
 
-def has_accelerators(path: Path) -> bool:
-    """Whether a cluster file has nodes that a text half would be laid on."""
-    return any(kind.accelerators and kind.count for kind in load_cluster(path).kinds)
+def lies_on_a_mesh(job: Job, *, job_path: Path, cluster_path: Path, profile: Path | None) -> bool:
+    """Whether a plan lays the text half out on a mesh of accelerators: where the cluster has some, unless its tower is
+    whole and was measured on them, and so is a task like others."""
+    cluster = load_cluster(cluster_path)
+    accelerated = {kind.name for kind in cluster.kinds if kind.accelerators and kind.count}
+    if job.tower.mesh is not None or not accelerated:
+        return bool(accelerated)
+    usages = find_measured(job, job_path=job_path, profile=profile).usages(cluster, rows=1.0)
+    return not accelerated <= set(usages.get("tower", {}))
 
 
 def joint_planned(
