@@ -52,7 +52,7 @@ class JointPlanned:
         parts: list[RenderableType] = [
             f"{best.samples_per_s:,.0f} samples/s for {best.price:,.2f} an hour, {best.cost_per_million:.4f} for a "
             f"million samples",
-            f"a step takes {best.step_s * 1e3:,.1f} ms, bound by the {best.bound_by} side: {_bound(best)}",
+            f"a step takes {_ms(best.step_s)} ms, bound by the {best.bound_by} side: {_bound(best)}",
             f"{self.dense:,} dense and {self.sparse:,} sparse parameters",
             _sides(best),
             _tiers(best),
@@ -145,8 +145,8 @@ def _record(plan: JointPlan | str) -> object:
 
 def _bound(plan: JointPlan) -> str:
     """The slower side's time, beside the other's."""
-    text = f"texts {plan.text_s * 1e3:,.1f} ms and the head {plan.head_s * 1e3:,.1f} ms after them"
-    return f"{text}; rows {plan.sparse_s * 1e3:,.1f} ms, meanwhile"
+    text = f"texts {_ms(plan.text_s)} ms and the head {_ms(plan.head_s)} ms after them"
+    return f"{text}; rows {_ms(plan.sparse_s)} ms, meanwhile"
 
 
 def _sides(plan: JointPlan) -> Table:
@@ -154,14 +154,19 @@ def _sides(plan: JointPlan) -> Table:
     table = Table(title="a step", title_justify="left", box=None)
     for name in ("what", "nodes", "ms", ""):
         table.add_column(name, justify="right" if name == "ms" else "left")
-    text = f"of it gradients between data ways {plan.exchange_s * 1e3:,.1f} ms"
-    table.add_row(f"texts: {plan.mesh}", f"{plan.nodes} x {plan.kind}", f"{plan.text_s * 1e3:,.1f}", text)
-    table.add_row("head", "the same, on each data way", f"{plan.head_s * 1e3:,.1f}", "")
+    text = f"of it gradients between data ways {_ms(plan.exchange_s)} ms"
+    table.add_row(f"texts: {plan.mesh}", f"{plan.nodes} x {plan.kind}", _ms(plan.text_s), text)
+    table.add_row("head", "the same, on each data way", _ms(plan.head_s), "")
     for stage in plan.sparse.stages:
-        took = plan.samples_per_s * plan.step_s / stage.throughput * 1e3
-        reads = f"and {plan.ssd_s * 1e3:,.1f} ms of reads from SSD" if "lookup" in stage.tasks and plan.ssd_s else ""
-        table.add_row(" + ".join(stage.tasks), f"{stage.nodes} x {stage.kind}", f"{took:,.1f}", reads)
+        took = plan.samples_per_s * plan.step_s / stage.throughput
+        reads = f"and {_ms(plan.ssd_s)} ms of reads from SSD" if "lookup" in stage.tasks and plan.ssd_s else ""
+        table.add_row(" + ".join(stage.tasks), f"{stage.nodes} x {stage.kind}", _ms(took), reads)
     return table
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds, three digits at least."""
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
 def _tiers(plan: JointPlan) -> Table:
