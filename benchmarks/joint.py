@@ -1,13 +1,14 @@
 """Does a joint step cost no more than the slower of its halves? Text on one core, all that is sparse on the other.
 
-    python -m benchmarks.joint [--only alike] [--quick] [--json] [--save]
+    python -m benchmarks.joint [--only wide] [--quick] [--json] [--save]
 
 Criteo-like rows (26 ids, 13 numbers) with a text and lists of ids each, batches of 512, through Ray. Readers, servers,
 sequencer and the tower's thread for rows are pinned to the second core this process may use, all else of the tower to
 the first: texts, head, losses, the dense update. Seconds a step, medians over the steps after the first ten, of three
 jobs under the same pinning, in turn: the text half alone (the joint tower without ids), the sparse half alone (Wide &
-Deep on the same ids), and both as one. Two sizes: `alike`, whose halves cost about the same, so that one after the
-other would be far off; and `text`, a deeper text half without lists. --quick: fewer steps and one round.
+Deep on the same ids), and both as one. Two sizes: `wide`, with 500 more ids a row in lists, whose reading, rows and
+lookups take about as long as its texts, so that one after the other would be far off; and `deep`, with longer texts and
+no lists. --quick: fewer steps and one round.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Size:
 
 
 SIZES = {
-    "alike": Size(tokens=8, layers=2, width=64, lists=4, length=50, steps=100),
-    "text": Size(tokens=32, layers=2, width=64, lists=0, length=0, steps=40),
+    "wide": Size(tokens=8, layers=2, width=64, lists=10, length=50, steps=80),
+    "deep": Size(tokens=32, layers=2, width=64, lists=0, length=0, steps=40),
 }
 
 
@@ -70,6 +71,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(SIZES), help="sizes, with commas between")
     options = parser.parse_args()
     report = Report("joint")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would yield to whatever else the machine runs
     cores = sorted(os.sched_getaffinity(0))
     for name, size in SIZES.items():
         what = f"{name}: joint step / the slower half's, text on one core and all else on another"
