@@ -34,6 +34,7 @@ from hetero.exchange.sources import PulledRows, RowSource
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import Machine
 from hetero.keys.sequencer import Sequencer
+from hetero.keys.windows import TowerWindow
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
 from hetero.loops.modes import dense_side
@@ -55,6 +56,7 @@ _MOST_STEPS = 40
 _SECONDS = 1.5
 _PASSES = 1000
 _AUTO_STEPS = 8
+_BUILDING = "building windows"
 
 
 @dataclass(slots=True)
@@ -100,6 +102,23 @@ class _TimedServer(LocalServer):
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         with self._spent.on("push"):
             return super().give_back(request)
+
+
+class _BuiltWindows:
+    """Windows for leasing. They are built when they are asked for, in the middle of a step, and are no part of it."""
+
+    def __init__(self, windows: InlineWindows, *, clock: SpanClock, spent: Spent) -> None:
+        self._windows, self._clock, self._spent = windows, clock, spent
+
+    def next_window(self) -> TowerWindow | None:
+        with self._clock.span(Span.WAIT_SEQUENCER), self._spent.on(_BUILDING):
+            return self._windows.next_window()
+
+    def window_here(self) -> TowerWindow | None:
+        return self.next_window()
+
+    def crossed(self, share: float) -> None:
+        self._windows.crossed(share)
 
 
 class _TimedLane(StepLane):
@@ -285,8 +304,10 @@ class _Flow:
     def points(self, steps: int) -> dict[str, Point]:
         """Of one step."""
         seconds, spent = self._seconds(steps), self.spent
-        step_cpu_s, forward_cpu_s = (spent.cpu_s.get(name, 0.0) / steps for name in ("step", "forward"))
-        cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s), "forward": forward_cpu_s}
+        step_cpu_s, forward_cpu_s, building_cpu_s = (
+            spent.cpu_s.get(name, 0.0) / steps for name in ("step", "forward", _BUILDING)
+        )
+        cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s - building_cpu_s), "forward": forward_cpu_s}
         moved = {name: (n - self._before[2][name]) / steps for name, n in self._client.traffic.to_dict().items()}
         bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"]}
         beside = {
@@ -328,7 +349,8 @@ class _Flow:
         if not self.job.window:
             return PulledRows(self._client, towers=1), InlineStream(self.job, sequencer, [self._reader])
         windows = InlineWindows(self.job, sequencer, [self._reader])
-        leased = LeasedRows(self.job, client=self._client, group=SoleTower(), windows=windows, clock=self._clock)
+        built = _BuiltWindows(windows, clock=self._clock, spent=self.spent)
+        leased = LeasedRows(self.job, client=self._client, group=SoleTower(), windows=built, clock=self._clock)
         return leased, windows
 
     def _time_forward(self, module: nn.Module) -> None:
