@@ -31,7 +31,7 @@ from actors.naming import Role
 from actors.supervisor import RayRun
 from benchmarks.report import Report, add_arguments, finish
 from hetero.loops.protocols import Phase
-from hetero.loops.run import DataPass
+from hetero.loops.run import DataPass, TrainingRun, TrainOutcome
 from hetero.loops.sparse_lane import THREAD
 from hetero.loops.warm import warm_kernels
 from hetero.records import JobSpec
@@ -154,7 +154,16 @@ def step_s(job: JobSpec, *, name: str, cores: list[int]) -> float:
         for member, pid in run.processes().items():
             pin(pid, core=cores[0] if member.role is Role.TOWER else cores[1], sparse_core=cores[1])
         outcome = run.train(DataPass.open(job.train, phase=Phase.TRAIN), watch=lambda _: None)
+        tell(run, outcome)
     return float(np.median(np.diff(outcome.step_ends_t)[SKIPPED:]))
+
+
+def tell(run: TrainingRun, outcome: TrainOutcome) -> None:
+    """Where a run's time went, on standard error."""
+    spans = {role.name: role.spans.by_name() for role in run.report().roles}
+    for what, seconds in {"waits": outcome.waits, "CPU": outcome.cpu_s, **spans}.items():
+        per_step = {name: round(1e3 * spent / len(outcome.losses), 1) for name, spent in seconds.items()}
+        print(f"  ms a step, {what}: {per_step}", file=sys.stderr, flush=True)
 
 
 def pin(pid: int, *, core: int, sparse_core: int) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from actors.unlike_nodes import EmulatedNode, unlike_nodes
 from benchmarks.emulated import device_here
-from benchmarks.joint import Size, job_of, made_data
+from benchmarks.joint import Size, job_of, made_data, tell
 from benchmarks.placement import Links, measured_links
 from benchmarks.report import Report, arguments, finish
 from hetero.hardware.probe import usable_cores
@@ -215,9 +215,7 @@ def run(job: Job) -> tuple[float, F64]:
     name = f"joint-placement-{time.time_ns()}"
     with opened_run(spec, name=name, placement=Placement(address="connected")) as training:
         outcome = training.train(data, watch=lambda _: None)
-    spent = {f"waits {role}": round(1e3 * s / SIZE.steps, 1) for role, s in outcome.waits.items()}
-    spent |= {f"CPU {role}": round(1e3 * s / SIZE.steps, 1) for role, s in outcome.cpu_s.items()}
-    print(f"ms a step: {spent}", file=sys.stderr, flush=True)
+        tell(training, outcome)
     ends = outcome.step_ends_t
     first = int(len(ends) * SKIPPED)
     return float(spec.batch_size * (len(ends) - 1 - first) / (ends[-1] - ends[first])), outcome.losses
