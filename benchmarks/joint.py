@@ -2,13 +2,13 @@
 
     python -m benchmarks.joint [--only wide] [--quick] [--json] [--save]
 
-Criteo-like rows (26 ids, 13 numbers) with a text and lists of ids each, batches of 512, through Ray. Readers, servers,
-sequencer and the tower's thread for rows are pinned to the second core this process may use, all else of the tower to
-the first: texts, head, losses, the dense update. Seconds a step, medians over the steps after the first ten, of three
-jobs under the same pinning, in turn: the text half alone (the joint tower without ids), the sparse half alone (Wide &
-Deep on the same ids), and both as one. Two sizes: `wide`, with 500 more ids a row in lists, whose reading, rows and
-lookups take about as long as its texts, so that one after the other would be far off; and `deep`, with longer texts and
-no lists. --quick: fewer steps and one round.
+Criteo-like rows (26 ids, 13 numbers) with a text and lists of ids each, batches of 512, through Ray. What reads texts
+is pinned to the first core this process may use: the tower's steps, with head, losses and the dense update. What is
+sparse is pinned to the second: readers, sequencer, servers, and the tower's thread for rows. Seconds a step, medians
+over the steps after the first ten, of three jobs under that pinning, in turn: the text half alone (the joint tower
+without ids), the sparse half alone (Wide & Deep on the same ids, its tower sparse as well), and both as one. Two sizes:
+`wide`, with 250 more ids a row in lists, so that texts and rows one after the other would be far off; and `deep`, with
+longer texts and no lists. --quick: fewer steps and one round.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Size:
 
 
 SIZES = {
-    "wide": Size(tokens=8, layers=2, width=64, lists=10, length=50, steps=80),
+    "wide": Size(tokens=8, layers=2, width=64, lists=5, length=50, steps=80),
     "deep": Size(tokens=32, layers=2, width=64, lists=0, length=0, steps=40),
 }
 
@@ -152,7 +152,8 @@ def step_s(job: JobSpec, *, name: str, cores: list[int]) -> float:
     with reached(job, placement=placement), opened_run(job, name=name, placement=placement) as run:
         assert isinstance(run, RayRun)
         for member, pid in run.processes().items():
-            pin(pid, core=cores[0] if member.role is Role.TOWER else cores[1], sparse_core=cores[1])
+            reads_texts = member.role is Role.TOWER and bool(job.train.texts)
+            pin(pid, core=cores[0] if reads_texts else cores[1], sparse_core=cores[1])
         outcome = run.train(DataPass.open(job.train, phase=Phase.TRAIN), watch=lambda _: None)
         tell(run, outcome)
     return float(np.median(np.diff(outcome.step_ends_t)[SKIPPED:]))
