@@ -5,7 +5,7 @@
 Criteo-like rows (26 ids, 13 numbers) with a text and lists of ids each, batches of 512, through Ray. What reads texts
 is pinned to the first core this process may use: the tower's steps, with head, losses and the dense update. What is
 sparse is pinned to the second: readers, sequencer, servers, and the tower's thread for rows. Seconds a step, medians
-over the steps after the first ten, of three jobs under that pinning, in turn: the text half alone (the joint tower
+over windows after the first ten steps, of three jobs under that pinning, in turn: the text half alone (the joint tower
 without ids), the sparse half alone (Wide & Deep on the same ids, its tower sparse as well), and both as one. Two sizes:
 `wide`, with 250 more ids a row in lists, so that texts and rows one after the other would be far off; and `deep`, with
 longer texts and no lists. --quick: fewer steps and one round.
@@ -43,6 +43,7 @@ from pipelines.synthetic import CriteoLike, make_criteo_like
 BATCH, VOCABULARY = 512, 8000
 LIST_IDS = 100_000
 SKIPPED = 10
+WINDOW = 4
 MOST = 1.1
 PARTS = ("text half alone", "sparse half alone", "joint")
 
@@ -140,13 +141,14 @@ def job_of(part: str, data: Path, size: Size) -> Job:
         features=features,
         tables=tables if "sparse" in features else [],
         tower=joint if "text" in features else wide,
-        train={"batch_size": BATCH, "window": 4, "precision": "fp32"},
+        train={"batch_size": BATCH, "window": WINDOW, "precision": "fp32"},
         roles={"readers": 1, "servers": 2, "towers": 1},
     )
 
 
 def step_s(job: JobSpec, *, name: str, cores: list[int]) -> float:
-    """Seconds a step, the median after the first ones, with every role pinned."""
+    """Seconds a step, with every role pinned: the median over windows after the first steps. Steps between boundaries
+    of windows cost less."""
     warm_kernels(job)
     placement = Placement()
     with reached(job, placement=placement), opened_run(job, name=name, placement=placement) as run:
@@ -156,7 +158,7 @@ def step_s(job: JobSpec, *, name: str, cores: list[int]) -> float:
             pin(pid, core=cores[0] if reads_texts else cores[1], sparse_core=cores[1])
         outcome = run.train(DataPass.open(job.train, phase=Phase.TRAIN), watch=lambda _: None)
         tell(run, outcome)
-    return float(np.median(np.diff(outcome.step_ends_t)[SKIPPED:]))
+    return float(np.median(np.diff(outcome.step_ends_t[SKIPPED::WINDOW]))) / WINDOW
 
 
 def tell(run: TrainingRun, outcome: TrainOutcome) -> None:

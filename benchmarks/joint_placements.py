@@ -27,7 +27,7 @@ from torch import Tensor
 
 from actors.unlike_nodes import EmulatedNode, unlike_nodes
 from benchmarks.emulated import device_here
-from benchmarks.joint import Size, job_of, made_data, tell
+from benchmarks.joint import WINDOW, Size, job_of, made_data, tell
 from benchmarks.placement import Links, measured_links
 from benchmarks.report import Report, arguments, finish
 from hetero.hardware.probe import usable_cores
@@ -56,7 +56,6 @@ KINDS: Mapping[str, EmulatedNode] = {
 }
 COUNTS = {"cpu": 2, "gpu": 1}
 PRICES = {"cpu": "0.8", "gpu": "3.0"}
-WINDOW = 4
 SKIPPED = 0.35
 """Of a run's steps, at its start: windows fill and buffers grow."""
 FRONT = {"readers": 1, "servers": 1}
