@@ -41,6 +41,7 @@ from hetero.loops.pulses import RolePulses
 from hetero.loops.results import ScoredPart, Scores, StepLog
 from hetero.loops.run import RoleReport
 from hetero.loops.separate_cuts import SeparateCuts
+from hetero.loops.sparse_lane import SparseLane, StepLane, lane_of
 from hetero.loops.text_ranks import put_on_mesh
 from hetero.loops.tower import Cuts, Tower, predict, score, train
 from hetero.loops.tower_state import restore_tower, start_tower, warm_tower
@@ -80,6 +81,7 @@ class TowerActor:
         self._job = context.job
         self._index = index
         self._clock = SpanClock()
+        self._lane: SparseLane = StepLane(self._clock)
         self._state: _Joined | None = None
         self._latest = TowerNews(step=0, rows=0, loss=None, waits={})
         self._rule = CutRule(SnapshotSpec())
@@ -124,8 +126,10 @@ class TowerActor:
                 device=self._place.device,
             )
         servers = [RemoteServer(peer) for peer in peers.servers]
+        clock, place = self._clock, self._place
+        self._lane = lane_of(self._job, clock=clock, holds_rows=place.holds_rows)
         client = ShardedRowClient(
-            self._job, tower=self._index, servers=servers, clock=self._clock, connect=self._servers_of
+            self._job, tower=self._index, servers=servers, clock=self._lane.clock, connect=self._servers_of
         )
         if text is None:
             module = make_tower(self._job, tower_class=self._context.tower_class).to(self._place.device)
@@ -136,12 +140,18 @@ class TowerActor:
             client=client,
             servers=servers,
             group=group,
-            clock=self._clock,
+            clock=clock,
             text=text,
         )
-        clock, place = self._clock, self._place
         tower = Tower(
-            self._job, module=module, client=client, dense=dense, clock=clock, precision=precision, place=place
+            self._job,
+            module=module,
+            client=client,
+            dense=dense,
+            clock=clock,
+            precision=precision,
+            place=place,
+            lane=self._lane,
         )
         move = TowerMove(client, self._servers_of)
         readers = [RemoteReader(peer, patience_s=self._context.reader_patience_s) for peer in peers.readers]
@@ -180,7 +190,7 @@ class TowerActor:
             client=state.client,
             group=state.group,
             windows=feed,
-            clock=self._clock,
+            clock=self._lane.clock,
             traffic=state.client.traffic,
             device=self._place.device if self._place.holds_rows else None,
             background=True,

@@ -51,9 +51,11 @@ class JointPlanned:
         best = self.found.best
         parts: list[RenderableType] = [
             f"{best.samples_per_s:,.0f} samples/s for {best.price:,.2f} an hour, {best.cost_per_million:.4f} for a "
-            f"million samples; a step takes {best.step_s * 1e3:,.1f} ms, bound by the {best.bound_by} side",
+            f"million samples",
+            f"a step takes {_ms(best.step_s)} ms, bound by the {best.bound_by} side: {_bound(best)}",
             f"{self.dense:,} dense and {self.sparse:,} sparse parameters",
             _sides(best),
+            _tiers(best),
             *(f"assumed: {line}" for line in self.assumed),
         ]
         if not best.runs:
@@ -66,9 +68,15 @@ def is_joint(spec: JobSpec) -> bool:
     return spec.tower.name == "joint" and bool(spec.train.texts)
 
 
-def has_accelerators(path: Path) -> bool:
-    """Whether a cluster file has nodes that a text half would be laid on."""
-    return any(kind.accelerators and kind.count for kind in load_cluster(path).kinds)
+def lies_on_a_mesh(job: Job, *, job_path: Path, cluster_path: Path, profile: Path | None) -> bool:
+    """Whether a plan lays the text half out on a mesh of accelerators: where the cluster has some, unless its tower is
+    whole and was measured on them, and so is a task like others."""
+    cluster = load_cluster(cluster_path)
+    accelerated = {kind.name for kind in cluster.kinds if kind.accelerators and kind.count}
+    if job.tower.mesh is not None or not accelerated:
+        return bool(accelerated)
+    usages = find_measured(job, job_path=job_path, profile=profile).usages(cluster, rows=1.0)
+    return not accelerated <= set(usages.get("tower", {}))
 
 
 def joint_planned(
@@ -135,25 +143,45 @@ def _record(plan: JointPlan | str) -> object:
     return record
 
 
+def _bound(plan: JointPlan) -> str:
+    """The slower side's time, beside the other's."""
+    text = f"texts {_ms(plan.text_s)} ms and the head {_ms(plan.head_s)} ms after them"
+    return f"{text}; rows {_ms(plan.sparse_s)} ms, meanwhile"
+
+
 def _sides(plan: JointPlan) -> Table:
-    table = Table(title="sides", title_justify="left", box=None)
-    for name in ("what", "nodes", "ms a step", "memory"):
-        table.add_column(name)
-    part = plan.memory
-    table.add_row(
-        f"text: {plan.mesh}",
-        f"{plan.nodes} x {plan.kind}",
-        f"{plan.text_s * 1e3:,.1f} (gradients {plan.exchange_s * 1e3:,.1f})",
-        f"{size(part.total)} of {size(plan.device_bytes)} a device: state {size(part.state)}, activations "
-        f"{size(part.activations)}",
-    )
-    table.add_row("head", "with the text's data ways", f"{plan.head_s * 1e3:,.1f}", "")
+    """Who does what in a step. Stages of the sparse side follow each other, batch after batch: the slowest counts."""
+    table = Table(title="a step", title_justify="left", box=None)
+    for name in ("what", "nodes", "ms", ""):
+        table.add_column(name, justify="right" if name == "ms" else "left")
+    text = f"of it gradients between data ways {_ms(plan.exchange_s)} ms"
+    table.add_row(f"texts: {plan.mesh}", f"{plan.nodes} x {plan.kind}", _ms(plan.text_s), text)
+    table.add_row("head", "the same, on each data way", _ms(plan.head_s), "")
     for stage in plan.sparse.stages:
-        held = ""
-        if "lookup" in stage.tasks:
-            held = f"{plan.memory_share:.0%} of the rows in memory, others on SSD: {plan.ssd_s * 1e3:,.1f} ms of reads"
-        reached = plan.samples_per_s * plan.step_s / stage.throughput * 1e3
-        table.add_row(" + ".join(stage.tasks), f"{stage.nodes} x {stage.kind}", f"{reached:,.1f}", held)
+        took = plan.samples_per_s * plan.step_s / stage.throughput
+        reads = f"and {_ms(plan.ssd_s)} ms of reads from SSD" if "lookup" in stage.tasks and plan.ssd_s else ""
+        table.add_row(" + ".join(stage.tasks), f"{stage.nodes} x {stage.kind}", _ms(took), reads)
+    return table
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds, three digits at least."""
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
+
+
+def _tiers(plan: JointPlan) -> Table:
+    """What lies where, of one device or node."""
+    table = Table(title="memory", title_justify="left", box=None)
+    for name in ("tier", "of each", "used", "there", ""):
+        table.add_column(name, justify="right" if name in ("used", "there") else "left")
+    part, rows = plan.memory, plan.rows
+    held = f"parameters and optimizer {size(part.state)}, activations {size(part.activations)}"
+    table.add_row("device", f"{plan.kind}'s accelerator", size(part.total), size(plan.device_bytes), held)
+    kind = next(stage.kind for stage in plan.sparse.stages if "lookup" in stage.tasks)
+    where = f"{rows.nodes} x {kind}"
+    shares = f"{rows.memory_share:.0%} of the rows", f"{1 - rows.memory_share:.0%} of the rows"
+    table.add_row("memory", where, size(rows.memory_bytes), size(rows.memory_there), shares[0])
+    table.add_row("SSD", where, size(rows.ssd_bytes), size(rows.ssd_there), shares[1])
     return table
 
 

@@ -56,7 +56,7 @@ def plan(
     from pipelines.deep_plan import deep_planned
     from pipelines.deep_schema import is_deep, load_deep_job
     from pipelines.job import load_job
-    from pipelines.joint_plan import has_accelerators, joint_planned
+    from pipelines.joint_plan import joint_planned, lies_on_a_mesh
     from pipelines.plan_command import planned
 
     output = Output(as_json=as_json)
@@ -75,7 +75,7 @@ def plan(
         output.result(deep.to_dict(), shown=deep.shown())
         return
     loaded = load_job(job, overrides=overrides or ())
-    if loaded.features.text and has_accelerators(cluster):
+    if loaded.features.text and lies_on_a_mesh(loaded, job_path=job, cluster_path=cluster, profile=profile):
         given = {"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None}
         _refuse(given, of="text and clicks", see="docs/joint.md")
         both = joint_planned(

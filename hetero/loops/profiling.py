@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import cycle
+from typing import Any, Generic
 
 import torch
 from torch import nn
@@ -33,6 +34,7 @@ from hetero.exchange.sources import PulledRows, RowSource
 from hetero.hardware.precision import choose_precision, fast_bf16_here
 from hetero.hardware.probe import Machine
 from hetero.keys.sequencer import Sequencer
+from hetero.keys.windows import TowerWindow
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
 from hetero.loops.modes import dense_side
@@ -40,11 +42,12 @@ from hetero.loops.profile_parts import block_points, hash_point, input_costs, wi
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.run import DataPass
+from hetero.loops.sparse_lane import Result, StepLane
 from hetero.loops.tower import Tower
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import Span, SpanClock, SpanTotals
 from hetero.parallel.group import SoleTower
-from hetero.planning.task_profile import NodeProfile, Point
+from hetero.planning.task_profile import BESIDE_GATHER, BESIDE_RETURN, NodeProfile, Point
 from hetero.records import AUTO_WINDOW, Batch, BatchSpec, JobSpec, Mode, Precision, RoleSpec, ShareSpec, SnapshotSpec
 
 _WARM_STEPS = 3
@@ -53,6 +56,7 @@ _MOST_STEPS = 40
 _SECONDS = 1.5
 _PASSES = 1000
 _AUTO_STEPS = 8
+_BUILDING = "building windows"
 
 
 @dataclass(slots=True)
@@ -98,6 +102,46 @@ class _TimedServer(LocalServer):
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         with self._spent.on("push"):
             return super().give_back(request)
+
+
+class _BuiltWindows:
+    """Windows for leasing. They are built when they are asked for, in the middle of a step, and are no part of it."""
+
+    def __init__(self, windows: InlineWindows, *, clock: SpanClock, spent: Spent) -> None:
+        self._windows, self._clock, self._spent = windows, clock, spent
+
+    def next_window(self) -> TowerWindow | None:
+        with self._clock.span(Span.WAIT_SEQUENCER), self._spent.on(_BUILDING):
+            return self._windows.next_window()
+
+    def window_here(self) -> TowerWindow | None:
+        return self.next_window()
+
+    def crossed(self, share: float) -> None:
+        self._windows.crossed(share)
+
+
+class _TimedLane(StepLane):
+    """Rows in the step's thread, which says what that thread does before it asks for what was begun: first the reading
+    of texts, then its backward pass."""
+
+    def __init__(self, clock: SpanClock, spent: Spent) -> None:
+        super().__init__(clock)
+        self._spent = spent
+        self._next = cycle((BESIDE_GATHER, BESIDE_RETURN))
+
+    def begin(self, work: Callable[[], Result]) -> Pending[Result]:
+        return _Meanwhile(work(), next(self._next), self._spent)
+
+
+class _Meanwhile(Generic[Result]):
+    def __init__(self, value: Result, task: str, spent: Spent) -> None:
+        self._value, self._task, self._spent = value, task, spent
+        self._done_t = time.perf_counter()
+
+    def result(self) -> Result:
+        self._spent.add(self._task, seconds=time.perf_counter() - self._done_t, cpu_s=0.0)
+        return self._value
 
 
 def profile_node(
@@ -210,6 +254,7 @@ class _Flow:
             clock=self._clock,
             connect=own.handles,
         )
+        self._time_forward(module)
         dense = dense_side(
             job,
             tower=0,
@@ -222,11 +267,15 @@ class _Flow:
         precision = choose_precision(job.precision, [fast_bf16_here()]).taken
         self.is_bf16 = precision is Precision.BF16
         self._tower = Tower(
-            job, module=module, client=self._client, dense=dense, clock=self._clock, precision=precision
+            job,
+            module=module,
+            client=self._client,
+            dense=dense,
+            clock=self._clock,
+            precision=precision,
+            lane=_TimedLane(self._clock, self.spent),
         )
         module.train()
-        module.register_forward_pre_hook(self._forward_begins)
-        module.register_forward_hook(self._forward_ends)
         self._source, self._stream = self._rows_and_batches(sequencer)
         self._batches = iter(self._stream)
         self._forward_t = (0.0, 0.0)
@@ -255,11 +304,17 @@ class _Flow:
     def points(self, steps: int) -> dict[str, Point]:
         """Of one step."""
         seconds, spent = self._seconds(steps), self.spent
-        step_cpu_s, forward_cpu_s = (spent.cpu_s.get(name, 0.0) / steps for name in ("step", "forward"))
-        cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s), "forward": forward_cpu_s}
+        step_cpu_s, forward_cpu_s, building_cpu_s = (
+            spent.cpu_s.get(name, 0.0) / steps for name in ("step", "forward", _BUILDING)
+        )
+        cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s - building_cpu_s), "forward": forward_cpu_s}
         moved = {name: (n - self._before[2][name]) / steps for name, n in self._client.traffic.to_dict().items()}
         bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"]}
-        return {
+        beside = {
+            name: Point(rows=self.job.batch_size, seconds=spent.seconds.get(name, 0.0) / steps)
+            for name in ((BESIDE_GATHER, BESIDE_RETURN) if self.job.train.texts else ())
+        }
+        return beside | {
             name: Point(
                 rows=self.job.batch_size,
                 seconds=own,
@@ -294,11 +349,28 @@ class _Flow:
         if not self.job.window:
             return PulledRows(self._client, towers=1), InlineStream(self.job, sequencer, [self._reader])
         windows = InlineWindows(self.job, sequencer, [self._reader])
-        leased = LeasedRows(self.job, client=self._client, group=SoleTower(), windows=windows, clock=self._clock)
+        built = _BuiltWindows(windows, clock=self._clock, spent=self.spent)
+        leased = LeasedRows(self.job, client=self._client, group=SoleTower(), windows=built, clock=self._clock)
         return leased, windows
 
+    def _time_forward(self, module: nn.Module) -> None:
+        """Charge `forward` with the module's calls, and with reading texts where that comes before them."""
+        read = getattr(module, "read", None)
+        if read is not None:
+            module.read = self._timed(read)  # type: ignore[assignment]
+        module.register_forward_pre_hook(self._forward_begins)
+        module.register_forward_hook(self._forward_ends)
+
+    def _timed(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: object) -> object:
+            with self.spent.on("forward"):
+                return read(*arguments)
+
+        return timed
+
     def _forward_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self.inputs = inputs
+        dense, embeddings = inputs
+        self.inputs = dense, embeddings.cut(()) if embeddings.texts else embeddings
         self._forward_t = time.perf_counter(), time.process_time()
 
     def _forward_ends(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -26,12 +27,13 @@ from hetero.hardware.tower_device import ON_HOST, TowerDevice
 from hetero.kernels.pooling_torch import tensor_of
 from hetero.loops.protocols import BatchStream, Cut
 from hetero.loops.results import ScoredPart, Scores, StepLog
+from hetero.loops.sparse_lane import SparseLane, StepLane
 from hetero.loops.uses import with_uses
 from hetero.metrics.bucketed import BucketedAuc
 from hetero.observe.spans import Span, SpanClock
 from hetero.parallel.dense import DenseStep
 from hetero.records import F32, Batch, BatchSpec, JobSpec, Precision
-from hetero.towers.embeddings import EmbeddingLayout, Embeddings, embed
+from hetero.towers.embeddings import EmbeddingLayout, Embeddings, backward, embed, leaf_of
 from hetero.towers.lookup import Backend
 from hetero.towers.losses import TowerLoss
 from hetero.towers.outputs import TowerOutput, check_output
@@ -45,7 +47,7 @@ class Tower:
     """A model replica with what it needs to train: rows from a client, a side that updates dense parameters.
 
     place: where it computes; the module is there. precision: of the module's matrix products, FP32 or BF16, the same on
-    all towers of the group.
+    all towers of the group. lane: where the sparse side of a step runs; default, in the step's thread.
     Raises TowerError when the module couples the rows of a batch (BatchNorm) and there are several towers.
     """
 
@@ -59,6 +61,7 @@ class Tower:
         clock: SpanClock,
         precision: Precision = Precision.FP32,
         place: TowerDevice = ON_HOST,
+        lane: SparseLane | None = None,
     ) -> None:
         coupled, towers = batch_coupled_layers(module), job.towers.count
         if coupled and towers > 1:
@@ -76,6 +79,8 @@ class Tower:
         self._pooled = pooled_groups(job)
         self._loss = TowerLoss(job)
         self._place = place
+        self.lane = lane or StepLane(clock)
+        self._read = getattr(module, "read", None) if job.train.texts else None
         self._backend = Backend.TORCH if place.holds_rows else Backend.AUTO
         self._is_bf16 = precision is Precision.BF16
 
@@ -87,17 +92,24 @@ class Tower:
         are not finite are rejected and counted.
         """
         with self.clock.span(Span.ROWS_PULL):
-            pulled = source.rows(spec, batch)
+            coming = self.lane.begin(lambda: self._looked_up(spec, batch, source))
             self.dense.begin()
         with self.clock.span(Span.TOWER_STEP):
-            rows = [values.to(self._place.device).requires_grad_() for values in pulled]
             _seed_dropout(self._job.seed, spec.step, spec.tower, kind=self._place.kind)
-            output = self._forward(shown(batch, self._pooled), rows, is_bf16=self._is_bf16)
-            loss = self._loss(output, batch, weight_sum=spec.weight_sum)
+            texts = self._texts(batch)
+        with self.clock.span(Span.ROWS_PULL):
+            found = coming.result()
+        with self.clock.span(Span.TOWER_STEP):
+            leaves = [leaf_of(text) for text in texts]
+            embeddings = found.embeddings.cut(leaves) if texts else found.embeddings
+            loss = self._loss(self._output(batch, embeddings, is_bf16=self._is_bf16), batch, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
-            gradients = with_uses(tuple(_gradient(values) for values in rows), batch, groups=self._job.groups)
-            self._note_rejected(source.apply(spec, batch, gradients))
+            leaving = self.lane.begin(lambda: self._given(spec, batch, source, found, embeddings))
+        with self.clock.span(Span.TOWER_STEP):
+            backward(texts, leaves)
+        with self.clock.span(Span.ROWS_PUSH):
+            self._note_rejected(leaving.result())
         with self.clock.span(Span.GRADS_MERGE):
             outcome = self.dense.step(loss, flag=flag)
         self._note_step(batch, outcome)
@@ -112,7 +124,8 @@ class Tower:
         with self.clock.span(Span.ROWS_PULL):
             pulled = self._client.pull([group.unique for group in batch.groups], step=step, purpose=Purpose.SCORE)
         with self.clock.span(Span.TOWER_STEP), torch.no_grad():
-            output = self._forward(batch, [self._there(values) for values in pulled], is_bf16=False)
+            embeddings = embed(batch, [self._there(values) for values in pulled], self._layout, backend=self._backend)
+            output = self._output(batch, embeddings, is_bf16=False)
             probabilities: F32 = torch.sigmoid(output.logits.float()).cpu().numpy()
         return probabilities
 
@@ -143,11 +156,34 @@ class Tower:
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _forward(self, batch: Batch, rows: list[torch.Tensor], *, is_bf16: bool) -> TowerOutput:
-        embeddings: Embeddings = embed(batch, rows, self._layout, backend=self._backend)
+    def _looked_up(self, spec: BatchSpec, batch: Batch, source: RowSource) -> _LookedUp:
+        """The batch's rows, as leaves, and what its lookups make of them."""
+        with self.lane.clock.span(Span.ROWS_PULL):
+            rows = [values.to(self._place.device).requires_grad_() for values in source.rows(spec, batch)]
+            return _LookedUp(rows, embed(shown(batch, self._pooled), rows, self._layout, backend=self._backend))
+
+    def _texts(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """Vectors of the batch's texts, of a module that can read them before it has rows."""
+        if self._read is None:
+            return ()
+        with torch.autocast(self._place.kind, dtype=torch.bfloat16, enabled=self._is_bf16):
+            texts: tuple[torch.Tensor, ...] = self._read([self._there(tokens) for tokens in batch.tokens])
+        return texts
+
+    def _output(self, batch: Batch, embeddings: Embeddings, *, is_bf16: bool) -> TowerOutput:
         with torch.autocast(self._place.kind, dtype=torch.bfloat16, enabled=is_bf16):
             output = self.module(self._there(batch.dense), embeddings)
         return check_output(output, batch.rows, tasks=len(self._job.train.tasks))
+
+    def _given(
+        self, spec: BatchSpec, batch: Batch, source: RowSource, found: _LookedUp, embeddings: Embeddings
+    ) -> PushSummary:
+        """Hand the source the rows' gradients. embeddings: those that the module had, which may be cut from `found`."""
+        with self.lane.clock.span(Span.ROWS_PUSH):
+            if embeddings is not found.embeddings:
+                found.embeddings.backward(embeddings)
+            gradients = tuple(_gradient(values) for values in found.rows)
+            return source.apply(spec, batch, with_uses(gradients, batch, groups=self._job.groups))
 
     def _there(self, values: np.ndarray) -> torch.Tensor:
         """An array as a tensor where this tower computes."""
@@ -180,6 +216,14 @@ class Tower:
         self.log.rejected_rows += told.rejected
         room = _MAX_EXAMPLES - len(self.log.rejected_examples)
         self.log.rejected_examples += told.examples[:room]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LookedUp:
+    """rows: per group float32 [U, E], whose gradients gather."""
+
+    rows: list[torch.Tensor]
+    embeddings: Embeddings
 
 
 class Cuts(Protocol):

@@ -56,12 +56,41 @@ class JointWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRows:
+    """All tables' rows on `nodes` nodes. Bytes of one node: rows in memory, rows on SSD, and what it has of each."""
+
+    nodes: int
+    memory_bytes: float
+    ssd_bytes: float
+    memory_there: int
+    ssd_there: int
+
+    @staticmethod
+    def on(kind: NodeKind, nodes: int, held_bytes: float) -> HeldRows:
+        """As many in memory as fit, the others on SSD."""
+        memory = min(held_bytes / nodes, kind.memory_bytes)
+        return HeldRows(
+            nodes=nodes,
+            memory_bytes=memory,
+            ssd_bytes=held_bytes / nodes - memory,
+            memory_there=kind.memory_bytes,
+            ssd_there=kind.ssd_bytes,
+        )
+
+    @property
+    def memory_share(self) -> float:
+        """Of the rows in memory."""
+        whole = self.memory_bytes + self.ssd_bytes
+        return self.memory_bytes / whole if whole else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JointPlan:
     """kind, nodes: of the text half. runs: whether the runtime can lay it out so today.
 
     Seconds of a step: text_s (of it exchange_s of gradients), head_s, sparse_s of the sparse side at its fastest (of it
-    ssd_s reading rows that are not in memory); step_s: the slower side's. bound_by: `text` or `sparse`. memory_share:
-    of the rows in memory, the rest on SSD. price: money an hour of both.
+    ssd_s reading rows that are not in memory); step_s: the slower side's. bound_by: `text` or `sparse`. price: money an
+    hour of both.
     """
 
     kind: str
@@ -80,7 +109,7 @@ class JointPlan:
     samples_per_s: float
     price: float
     bound_by: str
-    memory_share: float
+    rows: HeldRows
     was_simulated: bool
 
     @property
@@ -148,10 +177,8 @@ def _planned(
     left = _left(cluster)
     sparse = _sparse(work.sparse, left, fastest if throughput is None else min(throughput, fastest))
     lookup = next(stage for stage in sparse.stages if "lookup" in stage.tasks)
-    room = left.kind(lookup.kind).memory_bytes * lookup.nodes
-    held = work.rows * work.row_bytes
-    share = min(1.0, room / held) if held else 1.0
-    ssd_s = work.batch * work.reads * (1.0 - share) / (SSD_READS_PER_S * lookup.nodes)
+    held = HeldRows.on(left.kind(lookup.kind), lookup.nodes, work.rows * work.row_bytes)
+    ssd_s = work.batch * work.reads * (1.0 - held.memory_share) / (SSD_READS_PER_S * lookup.nodes)
     sparse_s = work.batch / sparse.throughput + ssd_s
     step_s = max(text_s + head_s, sparse_s)
     return JointPlan(
@@ -171,7 +198,7 @@ def _planned(
         samples_per_s=work.batch / step_s,
         price=kind.price * nodes + sparse.price,
         bound_by="text" if text_s + head_s >= sparse_s else "sparse",
-        memory_share=share,
+        rows=held,
         was_simulated=candidate.was_simulated,
     )
 

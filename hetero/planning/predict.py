@@ -1,6 +1,7 @@
 """What a placement of roles on kinds of node reaches, from a profile that was taken one task at a time. Pure.
 
-A step ends when the slowest tower has done its share and all have met. Readers, sequencer and servers work ahead of it
+A step ends when the slowest tower has done its share and all have met; a tower that reads texts does so while rows come
+and go. Readers, sequencer and servers work ahead of it
 or behind it, so the run is as fast as the slowest of them. Towers wait for servers only where they pull every step.
 """
 
@@ -85,15 +86,17 @@ def _rate(profile: JobProfile, kind: str, names: Sequence[str], rows: float) -> 
 def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configuration) -> float:
     """Of a step with so many rows, without meeting others."""
     node = profile.of(kind)
-    several = ROUTING_TASKS if len(configuration.servers) > 1 else ()
-    seconds = node.seconds((*TOWER_TASKS, *several), rows)
-    if configuration.window:
-        return seconds
-    servers = [profile.of(each) for each in configuration.servers]
-    waiting = max(server.seconds(SERVER_TASKS, rows) for server in servers) / len(servers)
-    moved = node.bytes("lookup", rows) + node.bytes("push", rows)
-    calls = configuration.calls
-    return seconds + waiting + 2 * calls.latency_s + moved / calls.bytes_per_s
+    routing_s = node.seconds(ROUTING_TASKS, rows) if len(configuration.servers) > 1 else 0.0
+    if configuration.window:  # several towers swap leased rows, which the step's thread does
+        return node.tower_s(rows, pull_s=routing_s, is_apart=len(configuration.towers) == 1)
+    servers, calls = [profile.of(each) for each in configuration.servers], configuration.calls
+
+    def waited_s(task: str) -> float:
+        of_servers = max(server.seconds((task,), rows) for server in servers) / len(servers)
+        return of_servers + calls.latency_s + node.bytes(task, rows) / calls.bytes_per_s
+
+    lookup, push = SERVER_TASKS
+    return node.tower_s(rows, pull_s=routing_s + waited_s(lookup), push_s=waited_s(push))
 
 
 def _leasing_s(profile: JobProfile, configuration: Configuration) -> float:

@@ -4,6 +4,8 @@
     \\_____ reader _____/ sequencer \\__ server __/ \\______________________ tower ____________________/
 
 Blocks of the tower stand beside them as `forward/<block>` and `backward/<block>`, and are in `forward` and `backward`.
+A tower that reads texts has a thread for rows: `beside gather` and `beside return` are the seconds of reading and of
+its backward pass, in `forward` and `backward` too, while which those two go on.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ SERVER_TASKS = ("lookup", "push")
 ROUTING_TASKS = ("hash",)
 """Of towers, where there are several servers among which keys are dealt out."""
 TOWER_TASKS = ("gather", "forward", "backward", "return", "optimizer")
+BESIDE_GATHER, BESIDE_RETURN = "beside gather", "beside return"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,20 @@ class NodeProfile:
         """Of tasks together, on a batch of `rows`."""
         return sum(_between(self.tasks.get(name, ()), rows, "seconds") for name in names)
 
+    def tower_s(self, rows: float, *, pull_s: float = 0.0, push_s: float = 0.0, is_apart: bool = True) -> float:
+        """Of a tower's step. pull_s, push_s: what it waits besides, before it has rows and after it knows their
+        gradients. is_apart: rows come and go in a thread of their own, where texts are read meanwhile."""
+        whole = self.seconds(TOWER_TASKS, rows) + pull_s + push_s
+        if not is_apart:
+            return whole
+        pull_s += self.seconds(("gather",), rows)
+        push_s += self.seconds(("return",), rows)
+        return (
+            whole
+            - min(pull_s, self.seconds((BESIDE_GATHER,), rows))
+            - min(push_s, self.seconds((BESIDE_RETURN,), rows))
+        )
+
     def cpu_s(self, names: Iterable[str], rows: float) -> float:
         """CPU time of tasks together, on a batch of `rows`."""
         return sum(_between(self.tasks.get(name, ()), rows, "cpu_s") for name in names)
@@ -71,7 +88,7 @@ class NodeProfile:
         cpu_s = self.cpu_s(names, rows) / rows / cores
         if task != "tower":
             return Usage(cpu_s=cpu_s)
-        return Usage(cpu_s=cpu_s, device_s=self.seconds(names, rows) / rows / max(accelerators, 1))
+        return Usage(cpu_s=cpu_s, device_s=self.tower_s(rows) / rows / max(accelerators, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

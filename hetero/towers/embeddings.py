@@ -147,7 +147,7 @@ class Embeddings(Mapping[str, Tensor]):
     """The looked-up embeddings of one batch, by lookup name, in job order.
 
     blocks: one per group, float32 [B, F, E]: every pooled lookup of the group, without a copy. tokens: one a text, int
-    [B, length], NO_TOKEN behind its end.
+    [B, length], NO_TOKEN behind its end. texts: [B, D] each, where the tower has read them already.
     """
 
     def __init__(
@@ -158,8 +158,10 @@ class Embeddings(Mapping[str, Tensor]):
         sequences: Sequence[Sequence[Tensor]],
         masks: Sequence[Sequence[Tensor]],
         tokens: Sequence[Tensor] = (),
+        texts: Sequence[Tensor] = (),
     ) -> None:
         self._tokens = dict(zip(layout.texts, tokens, strict=True))
+        self.texts = tuple(texts)
         self.blocks = tuple(blocks)
         self._layout = layout
         self._sequences = sequences
@@ -192,6 +194,24 @@ class Embeddings(Mapping[str, Tensor]):
         if name not in self._tokens:
             raise UnknownLookupError(_unknown(name, self._tokens, kind="text"))
         return self._tokens[name]
+
+    def cut(self, texts: Sequence[Tensor]) -> Embeddings:
+        """The same values beside those of texts, as leaves that gather gradients of their own: see `backward`."""
+        return Embeddings(
+            self._layout,
+            blocks=[leaf_of(block) for block in self.blocks],
+            sequences=[[leaf_of(sequence) for sequence in group] for group in self._sequences],
+            masks=self._masks,
+            tokens=list(self._tokens.values()),
+            texts=texts,
+        )
+
+    def backward(self, leaves: Embeddings) -> None:
+        """Take on to the rows what the leaves that `cut` made have gathered."""
+        backward(self._looked_up(), leaves._looked_up())
+
+    def _looked_up(self) -> list[Tensor]:
+        return [*self.blocks, *(sequence for group in self._sequences for sequence in group)]
 
     def stack(self, names: Sequence[str]) -> Tensor:
         """Pooled lookups of one width as [B, F, E].
@@ -275,6 +295,18 @@ def embed(
         masks=[group.masks for group in found],
         tokens=[tensor_of(tokens, device=device) for tokens in batch.tokens],
     )
+
+
+def leaf_of(values: Tensor) -> Tensor:
+    """The same values at the beginning of a graph of their own."""
+    return values.detach().requires_grad_(values.requires_grad)
+
+
+def backward(tensors: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
+    """Go on from the gradients that the tensors' leaves have; those without one are left out."""
+    pairs = [(values, leaf.grad) for values, leaf in zip(tensors, leaves, strict=True) if leaf.grad is not None]
+    if pairs:
+        torch.autograd.backward([values for values, _ in pairs], [gradient for _, gradient in pairs])
 
 
 def _unknown(name: str, known: Iterable[str], *, kind: str = "lookup") -> str:

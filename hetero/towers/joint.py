@@ -107,8 +107,13 @@ class Joint(nn.Module):
                 width, hidden, labels=1 + self._tasks, activation=activation, dropout=dropout, norm=norm
             )
 
+    def read(self, tokens: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A vector of each text, [B, D]: what needs no rows. tokens: int [B, T] each."""
+        return tuple(self.text_dropout(self.text(each)) for each in tokens)
+
     def forward(self, dense: Tensor, embeddings: Embeddings) -> Tensor | TowerOutput:
-        texts = [self.text_dropout(self.text(embeddings.tokens(text.name))) for text in self.texts]
+        """Texts are read here, unless `embeddings` has what `read` made of them."""
+        texts = embeddings.texts or self.read([embeddings.tokens(text.name) for text in self.texts])
         attended = [
             attention(texts[0], embeddings[lookup.name], embeddings.mask(lookup.name))
             for attention, lookup in zip(self.histories, self._attended, strict=True)

@@ -23,6 +23,7 @@ from hetero.loops.protocols import Phase
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.results import StepLog
 from hetero.loops.run import DataPass
+from hetero.loops.sparse_lane import lane_of
 from hetero.loops.tower import Cuts, Tower, train
 from hetero.loops.windows import InlineWindows
 from hetero.observe.spans import SpanClock
@@ -132,14 +133,16 @@ def train_towers(
     traffic = [Traffic() for _ in towers]
 
     def one(rank: int) -> StepLog:
+        torch.set_num_threads(job.towers.threads)  # as a tower's process does
         clock = SpanClock()
         group: TowerGroup = SoleTower() if meeting.size == 1 else ThreadGroup(meeting, rank)
-        client = ShardedRowClient(job, tower=rank, servers=servers, clock=clock)
+        lane = lane_of(job, clock=clock, holds_rows=place.holds_rows)
+        client = ShardedRowClient(job, tower=rank, servers=servers, clock=lane.clock)
         traffic[rank] = client.traffic
         dense = dense_side(
             job, tower=rank, module=modules[rank], client=client, servers=servers, group=group, clock=clock
         )
-        tower = Tower(job, module=modules[rank], client=client, dense=dense, clock=clock, place=place)
+        tower = Tower(job, module=modules[rank], client=client, dense=dense, clock=clock, place=place, lane=lane)
         towers[rank] = tower
         sequencer, readers = own_reading(job)
         cuts = None if make_cuts is None else make_cuts(rank, group, row_servers)
@@ -153,7 +156,7 @@ def train_towers(
             client=client,
             group=group,
             windows=windowed,
-            clock=clock,
+            clock=lane.clock,
             traffic=client.traffic,
             device=place.device if place.holds_rows else None,
             background=True,

@@ -16,6 +16,7 @@ from hetero.errors import DataError, UserError
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass
 from hetero.loops.snapshots import SnapshotPlace
+from hetero.loops.sparse_lane import ThreadLane
 from hetero.loops.tower_state import ResumePoint
 from hetero.metrics.auc import exact_auc
 from hetero.records import JobSpec, PartSpec, RoleSpec, SnapshotSpec
@@ -29,6 +30,7 @@ from pipelines.text_codec import TokenizerKind
 from pipelines.train_deep import fit_deep
 from tests.support.joint_jobs import SIZES, joint_data, joint_job, write_joint_data
 from tests.support.runs import alive, finish
+from tests.support.thread_towers import train_towers
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,18 @@ def test_any_layout_gives_the_same_bits(job: JobSpec, readers: int, servers: int
     assert plain.scores is not None
     assert other.scores is not None
     np.testing.assert_array_equal(plain.scores.predictions, other.scores.predictions)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_a_thread_for_the_sparse_side_changes_no_bit(job: JobSpec, window: int) -> None:
+    """Two texts and the loss on hidden tokens share the transformer: their gradients meet in one order."""
+    (review,) = job.train.texts
+    train = replace(job.train, texts=(review, replace(review, name="again", length=4)))
+    two = replace(job, train=train, window=window)
+    apart = train_towers(two)
+    assert all(isinstance(tower.lane, ThreadLane) for tower in apart.towers)
+    assert apart.logs[0].losses == list(finish(two, in_process=True).outcome.losses)
+    assert apart.logs[0].rows == 1280
 
 
 def test_a_resumed_run_goes_on_with_both_halves(job: JobSpec, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from torch import nn
 
 from hetero.errors import DataError
 from hetero.hardware.probe import probe_machine
+from hetero.keys.windows import TowerWindow
 from hetero.loops.profiling import default_sizes, profile_node
 from hetero.loops.protocols import Phase
 from hetero.loops.run import DataPass
+from hetero.loops.windows import WindowCutter
 from hetero.planning.task_profile import (
     READER_TASKS,
     ROUTING_TASKS,
@@ -28,6 +30,7 @@ from hetero.records import JobSpec, RoleSpec
 from tests.support.jobs import data_spec, small_job, write_data
 
 WAIT_ROW_S = 1e-4
+BUILDING_S = 0.1
 
 
 class Waits(nn.Module):
@@ -80,6 +83,22 @@ def test_waiting_is_no_computing(job: JobSpec) -> None:
     point = measured(job, 64).tasks["forward"][0]
     assert point.seconds >= 64 * WAIT_ROW_S
     assert point.cpu_s < point.seconds / 2
+
+
+def test_building_windows_is_no_part_of_a_step(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers and the sequencer build them meanwhile; here they are built when leasing asks for them."""
+    build = WindowCutter.build
+
+    def slow(cutter: WindowCutter) -> tuple[TowerWindow, ...]:
+        end_t = time.process_time() + BUILDING_S
+        while time.process_time() < end_t:
+            pass
+        return build(cutter)
+
+    monkeypatch.setattr(WindowCutter, "build", slow)
+    tasks = measured(replace(job, window=2), 64).tasks
+    assert sum(tasks[name][0].seconds for name in ("gather", "return", "backward")) < BUILDING_S / 2
+    assert sum(tasks[name][0].cpu_s for name in TOWER_TASKS) < BUILDING_S / 2
 
 
 def test_sizes_are_those_of_a_towers_share_and_of_the_batch(job: JobSpec) -> None:

@@ -233,6 +233,25 @@ def test_a_job_of_text_and_clicks_is_planned_from_both_sides(
     assert "--out: plans of text and clicks have none" in capsys.readouterr().err
 
 
+def test_a_tower_measured_whole_on_accelerators_is_a_task_like_others(
+    tmp_path: Path, job_path: Path, cluster_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All placements compete then: all on CPU nodes, rows there and towers on accelerators, all on one node."""
+    job_path.write_text(yaml.safe_dump(JOINT), encoding="utf-8")
+    kinds = [kind.name for kind in load_cluster(cluster_path).kinds]
+    profile = tmp_path / "profile.json"
+    words = ["plan", str(job_path), "--cluster", str(cluster_path), "--profile", str(profile), "--json"]
+    for on_cpu_s, is_on_cpu in ((1e-7, True), (1.0, False)):
+        seconds = {kind: {"cpu_s": 1e-7, "device_s": 1e-5} if kind != "cpu" else {"cpu_s": on_cpu_s} for kind in kinds}
+        profile.write_text(json.dumps({"tower": seconds}), encoding="utf-8")
+        out = tmp_path / f"plan-{is_on_cpu}.json"
+        assert main([*words, "--out", str(out)]) == 0
+        stages = json.loads(capsys.readouterr().out)["plan"]["stages"]
+        tower = next(stage for stage in stages if "tower" in stage["tasks"])
+        assert (tower["kind"] == "cpu") is is_on_cpu
+        planned_job(load_job(job_path), path=out)
+
+
 def test_texts_count_among_a_towers_work_token_by_token(job_path: Path, cluster_path: Path) -> None:
     """Without accelerators the text half is part of the tower's task: 6 FLOPs a weight and token, and attention."""
     job_path.write_text(yaml.safe_dump(JOINT), encoding="utf-8")

@@ -90,9 +90,12 @@ def test_rows_beyond_memory_lie_on_ssd() -> None:
     best = plan_joint(work_of(rows=rows), cluster=CLUSTER).best
     lookup = next(stage for stage in best.sparse.stages if "lookup" in stage.tasks)
     assert lookup.nodes >= 2
-    assert best.memory_share == pytest.approx(min(1.0, lookup.nodes * (1 << 36) / (rows * 92)))
-    assert best.memory_share < 1
-    reads = 512 * 25.0 * (1 - best.memory_share)
+    assert best.rows.memory_share == pytest.approx(min(1.0, lookup.nodes * (1 << 36) / (rows * 92)))
+    assert best.rows.memory_share < 1
+    assert best.rows.nodes * (best.rows.memory_bytes + best.rows.ssd_bytes) == pytest.approx(rows * 92)
+    assert best.rows.memory_bytes == best.rows.memory_there == STORE.memory_bytes
+    assert best.rows.ssd_bytes <= best.rows.ssd_there == STORE.ssd_bytes
+    reads = 512 * 25.0 * (1 - best.rows.memory_share)
     assert best.ssd_s == pytest.approx(reads / (SSD_READS_PER_S * lookup.nodes))
     assert best.sparse_s == pytest.approx(512 / best.sparse.throughput + best.ssd_s)
 

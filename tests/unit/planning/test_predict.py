@@ -85,6 +85,23 @@ def test_shares_let_towers_end_together_and_no_others_are_faster(speeds: list[tu
     assert said.samples_per_s >= equal.samples_per_s * (1 - 1e-6)
 
 
+@pytest.mark.parametrize(("gather", "reading", "hidden"), [(0.2, 0.5, 0.2), (0.5, 0.2, 0.2)])
+def test_texts_are_read_while_rows_come(gather: float, reading: float, hidden: float) -> None:
+    def point(seconds: float) -> tuple[Point, ...]:
+        return (Point(rows=1024, seconds=seconds, bytes=0.0),)
+
+    more = {"gather": point(gather), "beside gather": point(reading), "forward": point(1.0)}
+    texts = replace(FAST, tasks={**FAST.tasks, **more})
+    assert texts.tower_s(1024) == pytest.approx(1.0 + gather - hidden)
+    alone = predict(profile(CPU, texts), asked("fast"))
+    assert alone.step_s == pytest.approx(1.0 + gather - hidden)
+    waiting = predict(profile(CPU, texts), asked("fast", window=0)).step_s
+    lookup, push = 1024e-7, 1024e-7  # the push waits: nothing of texts is beside it
+    assert waiting == pytest.approx(1.0 + gather + lookup + push - min(gather + lookup, reading))
+    both = predict(profile(CPU, texts), asked("fast", "fast", shares=(1.0, 1.0)))
+    assert both.step_s == pytest.approx(1.0 + gather)  # leased rows are swapped by the step's thread
+
+
 def test_whoever_is_slowest_holds_up_the_run() -> None:
     slow_reader = node("cpu", tower=(1e-3, 1e-4), reader_row_s=1e-3)
     said = predict(profile(slow_reader, FAST), asked("fast"))
