@@ -82,6 +82,12 @@ def test_waiting_is_no_computing(job: JobSpec) -> None:
     assert point.cpu_s < point.seconds / 2
 
 
+def test_a_forward_pass_counts_once_a_step(job: JobSpec) -> None:
+    """What blocks are measured with is no step."""
+    point = measured(job, 512).tasks["forward"][0]
+    assert point.seconds < 1.1 * 512 * WAIT_ROW_S
+
+
 def test_sizes_are_those_of_a_towers_share_and_of_the_batch(job: JobSpec) -> None:
     assert default_sizes(job) == (16, 32, 128)
 
