@@ -39,7 +39,7 @@ class Gated:
 
 @pytest.fixture
 def gated() -> Iterator[Any]:
-    made = cast(Any, ray.remote(num_cpus=0, concurrency_groups={"control": 1}))(Gated).remote()
+    made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"control": 1})(Gated).remote()
     yield made
     ray.kill(made)
 
