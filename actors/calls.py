@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -30,6 +31,25 @@ class Answer(Generic[T]):
             return cast(T, ray.get(self.ref, timeout=self.deadline_s))
         except Exception as error:
             raise as_hetero_error(error, member=self.member, what=self.what, deadline_s=self.deadline_s) from None
+
+
+class Fetched(Generic[T]):
+    """An answer that a thread fetches as soon as it is there: an object on another node begins to move only when
+    somebody waits for it.
+
+    fetcher: does so for one answer after the other.
+    """
+
+    def __init__(self, answer: Answer[T], *, fetcher: Executor) -> None:
+        self._answer = answer
+        self._coming = fetcher.submit(answer.result)
+
+    def result(self) -> T:
+        """As `Answer.result`: the deadline begins when somebody needs the answer."""
+        try:
+            return self._coming.result()
+        except DeadlineError:
+            return self._answer.result()
 
 
 def as_hetero_error(error: Exception, *, member: Member, what: str, deadline_s: float) -> Exception:

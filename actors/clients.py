@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import ray
 
-from actors.calls import Answer
+from actors.calls import Answer, Fetched
 from actors.naming import NAMESPACE, Member, Role
 from hetero.errors import PeerLostError
 from hetero.exchange.messages import (
@@ -50,10 +51,11 @@ class Peer:
 
 
 class RemoteServer:
-    """A server actor, as a `ServerHandle`."""
+    """A server actor, as a `ServerHandle`. Rows that are leased come to this node while the window before trains."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
+        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix=f"fetch-{peer.member.index}")
 
     def pull(self, request: PullRequest) -> Pending[PullReply]:
         return self._answer(self._peer.handle.pull.remote(request), f"pull for step {request.step}")
@@ -62,7 +64,8 @@ class RemoteServer:
         return self._answer(self._peer.handle.push.remote(request), f"push of step {request.step}")
 
     def lease(self, request: LeaseRequest) -> Pending[LeaseReply]:
-        return self._answer(self._peer.handle.lease.remote(request), f"fetch for window {request.window}")
+        answer = self._answer(self._peer.handle.lease.remote(request), f"fetch for window {request.window}")
+        return Fetched(answer, fetcher=self._fetcher)
 
     def give_back(self, request: ReturnRequest) -> Pending[None]:
         return self._answer(self._peer.handle.give_back.remote(request), f"return before window {request.window}")

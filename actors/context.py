@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,16 @@ _LOCAL_STORE_BYTES = 512 << 20
 _MIN_STORE_BYTES = 80 << 20
 _ANSWER_S = 5.0
 
-# How torch's threads wait for each other. By default they spin, which halved the speed of a tower that shares its
-# cores with other roles (9,100 rows/s against 18,600 on two cores). OpenMP reads this when a process starts.
 THREADS_WAIT = "OMP_WAIT_POLICY"
+"""How torch's threads wait for each other. By default they spin, which halved the speed of a tower that shares its
+cores with other roles (9,100 rows/s against 18,600 on two cores). OpenMP reads this when a process starts."""
+
+FETCH_WAITS = "RAY_get_check_signal_interval_milliseconds"
+"""How long a thread that waits for an object of another node holds the lock of its process's object store, at most. The
+thread that answers where this process's own objects are may need the lock as well, and the object then comes only when
+the time is over: by Ray's default, a second later (two towers reached half their speed). Ray reads it at the start."""
+
+WORKER_VARIABLES: Mapping[str, str] = {THREADS_WAIT: "PASSIVE", FETCH_WAITS: "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,17 @@ class RunContext:
         for path in reversed(self.import_paths):
             if path not in sys.path:
                 sys.path.insert(0, path)
+
+
+def set_worker_variables() -> None:
+    """Let the processes of a cluster that this process is about to start have them."""
+    for name, value in WORKER_VARIABLES.items():
+        os.environ.setdefault(name, value)
+
+
+def missing_variables() -> dict[str, str]:
+    """What an actor's runtime environment has to set: all of them where others started the cluster."""
+    return {} if WORKER_VARIABLES.keys() <= os.environ.keys() else dict(WORKER_VARIABLES)
 
 
 @contextmanager
@@ -132,7 +150,7 @@ def _start_local(needed: float) -> None:
 def _init_local(*, num_cpus: int, store_bytes: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault(THREADS_WAIT, "PASSIVE")
+    set_worker_variables()
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # tells of a default that suits us
     ray.init(
         address="local",

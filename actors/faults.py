@@ -17,7 +17,7 @@ import psutil
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.context import THREADS_WAIT
+from actors.context import set_worker_variables
 from actors.naming import NAMESPACE, Member, Role
 from actors.processes import live_nodes
 from hetero.errors import DeadlineError, PeerLostError
@@ -55,7 +55,7 @@ class DrillCluster:
         self._token = token
         self._coming: list[threading.Thread] = []
         os.environ.update({_TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"})
-        os.environ.setdefault(THREADS_WAIT, "PASSIVE")
+        set_worker_variables()
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         # A node that comes later is started by a thread, where Ray may not set the signal handlers of its own end.
         arguments = {**head, "_system_config": _HEALTH}

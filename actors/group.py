@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors.bundles import Bundle, bundles_of
 from actors.calls import Answer, as_hetero_error
 from actors.clients import Peer
-from actors.context import THREADS_WAIT, RunContext
+from actors.context import RunContext, missing_variables
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
 from actors.placement import end_actors
@@ -202,8 +201,8 @@ class ActorGroup:
         if member.role is Role.SEQUENCER:
             job = self.context.job
             extra = {"max_concurrency": job.readers.count + job.towers.count + 4}
-        if member.role in (Role.TOWER, Role.RANK) and THREADS_WAIT not in os.environ:
-            options["runtime_env"] = {"env_vars": {THREADS_WAIT: "PASSIVE"}}  # the cluster was started by others
+        if member.role in _THREADED and (variables := missing_variables()):
+            options["runtime_env"] = {"env_vars": variables}
         try:
             return cast(Any, ray.remote(**options, **extra))(shell).remote(*arguments)
         except ValueError as error:
@@ -223,6 +222,9 @@ class ActorGroup:
             except Exception as error:
                 raise as_hetero_error(error, member=answer.member, what="start", deadline_s=_START_DEADLINE_S) from None
 
+
+_THREADED = (Role.TOWER, Role.RANK, Role.SEQUENCER)
+"""Roles that compute by several threads, or fetch from other nodes by several."""
 
 SHELLS: Mapping[Role, tuple[type, dict[str, Any]]] = {
     Role.SEQUENCER: (SequencerActor, {}),

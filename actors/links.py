@@ -15,7 +15,7 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.context import THREADS_WAIT
+from actors.context import WORKER_VARIABLES
 from hetero.errors import UserError
 from hetero.hardware.devices import Link
 from hetero.hardware.probe import Machine, probe_machine
@@ -23,6 +23,8 @@ from hetero.hardware.rates import MachineRates, measure_rates
 from hetero.parallel.group import CollectiveGroup, Rendezvous, free_rendezvous
 
 _LARGE = 16 << 20
+_OBJECT = 1 << 17
+"""Above 100 KiB an answer goes through the object store, as rows do; below, Ray sends it with the call."""
 _SMALL = 1 << 10
 _REPEATS = 5
 _CALLS = 20
@@ -68,7 +70,7 @@ class NodeProbe:
     def fetch(self, other: Any, size: int) -> float:
         """Seconds of a call to another's `hand`, with the array in this process's memory in the end."""
         times = []
-        for _ in range(_CALLS if size == _SMALL else _REPEATS):
+        for _ in range(_CALLS if size == _OBJECT else _REPEATS):
             began = time.perf_counter()
             np.array(cast(Any, ray).get(other.hand.remote(size)))
             times.append(time.perf_counter() - began)
@@ -110,7 +112,7 @@ def probes(*, cpus: float = 0.0) -> Iterator[list[tuple[dict[str, Any], Any]]]:
             options: dict[str, Any] = {
                 "num_cpus": cpus,
                 "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-                "runtime_env": {"env_vars": {THREADS_WAIT: "PASSIVE"}},
+                "runtime_env": {"env_vars": dict(WORKER_VARIABLES)},
             }
             made.append((node, cast(Any, ray.remote(NodeProbe)).options(**options).remote()))
         yield made
@@ -150,10 +152,9 @@ def links_between(made: Sequence[tuple[dict[str, Any], Any]]) -> list[PairLinks]
 
 def _pair(made: Sequence[tuple[dict[str, Any], Any]], first: int, second: int) -> PairLinks:
     one, other = made[first][1], made[second][1]
-    small, large = (_get(one.fetch.remote(other, size)) for size in (_SMALL, _LARGE))
-    return PairLinks(
-        first=first, second=second, store=_link("object store", small, large), collective=group_link([one, other])
-    )
+    small, large = (_get(one.fetch.remote(other, size)) for size in (_OBJECT, _LARGE))
+    store = _link("object store", small, large, least=_OBJECT)
+    return PairLinks(first=first, second=second, store=store, collective=group_link([one, other]))
 
 
 def group_link(actors: Sequence[Any]) -> Link:
@@ -165,14 +166,11 @@ def group_link(actors: Sequence[Any]) -> Link:
     return _link("collective", max(t[0] for t in times), max(t[1] for t in times), factor=sent)
 
 
-def _link(name: str, small_s: float, large_s: float, *, factor: float = 1.0) -> Link:
-    """Alpha-beta from two messages."""
-    return Link(
-        name=name,
-        latency_s=small_s,
-        bytes_per_s=factor * (_LARGE - _SMALL) / max(large_s - small_s, 1e-9),
-        source="measured",
-    )
+def _link(name: str, small_s: float, large_s: float, *, least: int = _SMALL, factor: float = 1.0) -> Link:
+    """Alpha-beta from two messages, of `least` and of _LARGE bytes. factor: of a message's bytes that travel."""
+    byte_s = max(large_s - small_s, 1e-9) / (_LARGE - least)
+    latency_s = max(small_s - byte_s * least, 0.0)
+    return Link(name=name, latency_s=latency_s, bytes_per_s=factor / byte_s, source="measured")
 
 
 def _get(answer: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 
-from actors.context import THREADS_WAIT
+from actors.context import WORKER_VARIABLES
 from hetero.errors import NoRoomError
 
 _START_S = 120.0
@@ -27,7 +27,7 @@ def on_node(
         "num_cpus": cpus,
         "max_retries": 0,
         "label_selector": dict(labels),
-        "runtime_env": {"env_vars": {THREADS_WAIT: "PASSIVE"}},
+        "runtime_env": {"env_vars": dict(WORKER_VARIABLES)},
     }
     answer = cast(Any, ray.remote(_call)).options(**options).remote(work, import_paths)
     try:

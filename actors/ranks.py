@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.calls import Answer
-from actors.context import THREADS_WAIT
+from actors.context import missing_variables
 from actors.failures import Failure, failure_of, root_of
 from actors.naming import NAMESPACE, Member, Role
 from actors.pings import Pings
@@ -144,7 +143,6 @@ class RankGroup:
 
     def _create(self, member: Member, bundle: int, placement: PlacementGroup) -> Any:
         job = self.context.job
-        variables = {THREADS_WAIT: "PASSIVE", "OMP_NUM_THREADS": str(job.threads)}
         options: dict[str, Any] = {
             "name": str(member),
             "namespace": NAMESPACE,
@@ -155,8 +153,8 @@ class RankGroup:
             "concurrency_groups": {"control": 1},
             "scheduling_strategy": PlacementGroupSchedulingStrategy(placement, bundle),
         }
-        if THREADS_WAIT not in os.environ:  # the cluster was started by others
-            options["runtime_env"] = {"env_vars": variables}
+        if missing := missing_variables():
+            options["runtime_env"] = {"env_vars": {**missing, "OMP_NUM_THREADS": str(job.threads)}}
         try:
             return cast(Any, ray.remote(**options))(RankActor).remote(self.context, member)
         except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import ray
 from ray.cluster_utils import Cluster
 
-from actors.context import THREADS_WAIT
+from actors.context import set_worker_variables
 from actors.naming import NAMESPACE
 
 _STORE_BYTES = 100_000_000
@@ -30,7 +30,7 @@ class EmulatedNode:
 @contextmanager
 def unlike_nodes(nodes: Sequence[EmulatedNode]) -> Iterator[str]:
     """The address of a cluster of these nodes and a head without CPUs, to which this process is connected meanwhile."""
-    os.environ.setdefault(THREADS_WAIT, "PASSIVE")
+    set_worker_variables()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would yield to whatever else the machine runs
     head = {"num_cpus": 0, "object_store_memory": _STORE_BYTES, "include_dashboard": False}

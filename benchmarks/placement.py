@@ -14,7 +14,9 @@ column is the machine's load: where others compute, several towers reach less.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -63,8 +65,8 @@ PRICES = {"cpu": "0.8", "fast": "3.0", "slow": "1.2"}
 EACH = 2
 CONVERGING = (("fast", "slow"), ("fast", "fast", "slow"))
 _LEAST_STEPS = 24
-_SKIPPED = 0.35
-"""Of a run's steps, at its start: windows fill and buffers grow."""
+_SKIPPED = 0.25
+"""Of a run's steps, at its start, in whole windows: they fill and buffers grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +311,8 @@ def _row(what: str, said: Prediction, rate: float) -> dict[str, Any]:
 
 
 def run(job: Job, *, shares: ShareSpec, said: Prediction, seconds: float) -> tuple[float, list[SharesFrom]]:
-    """Train for about so long: (samples a second after the start, changes of shares)."""
-    steps = max(_LEAST_STEPS, int(seconds / said.step_s))
+    """Train whole windows for about so long: (samples a second after the start, changes of shares)."""
+    steps = _whole_windows(max(_LEAST_STEPS, seconds / said.step_s), window=job.train.window)
     spec = replace(resolve(complete(job)), shares=shares, max_steps=steps)
     data = DataPass.open(spec.train, phase=Phase.TRAIN, epochs=spec.epochs, max_steps=steps)
     changes: list[SharesFrom] = []
@@ -323,21 +325,28 @@ def run(job: Job, *, shares: ShareSpec, said: Prediction, seconds: float) -> tup
         outcome = training.train(data, watch=watch)
     spent = {role: round(1e3 * s / steps, 2) for role, s in outcome.waits.items()}
     spent |= {role: round(1e3 * s / steps, 2) for role, s in outcome.cpu_s.items()}
-    print(f"ms a step, waited for and CPU: {spent}", file=sys.stderr, flush=True)
-    return _rate(outcome, batch=spec.batch_size), changes
+    took = [1e3 * (after - before) for before, after in itertools.pairwise(outcome.step_ends_t)]
+    told = f"steps {statistics.median(took):.0f}, the longest {max(took):.0f} ms; of a step waited for and CPU: {spent}"
+    print(told, file=sys.stderr, flush=True)
+    return _rate(outcome, batch=spec.batch_size, window=spec.window), changes
 
 
-def _rate(outcome: TrainOutcome, *, batch: int) -> float:
+def _whole_windows(steps: float, *, window: int | str) -> int:
+    length = max(int(window), 1)
+    return math.ceil(steps / length) * length
+
+
+def _rate(outcome: TrainOutcome, *, batch: int, window: int) -> float:
     """Samples a second from where the run had come into its stride to its end."""
     ends = outcome.step_ends_t
-    first = int(len(ends) * _SKIPPED)
-    return float(batch * (len(ends) - 1 - first) / (ends[-1] - ends[first]))
+    first = _whole_windows(_SKIPPED * len(ends), window=window)
+    return float(batch * (len(ends) - first) / (ends[-1] - ends[first - 1]))
 
 
 def converge(bench: Bench, towers: tuple[str, ...]) -> dict[str, Any]:
     """From equal shares to those of the devices' speeds, by what the towers tell of their steps: the first tower's
     share by the last's."""
-    case = Case(towers=towers)
+    case = Case(towers=towers, window=2)  # shares change some windows after they are asked for
     said = predict(bench.profile, configuration(bench.job, case, bench.links))
     shares = ShareSpec(measured=True)
     _, changes = run(placed(bench.job, case), shares=shares, said=said, seconds=3 * bench.seconds + 6)

@@ -16,6 +16,7 @@ from pipelines.cluster_file import load_cluster
 from pipelines.job import Job
 from pipelines.plan import DISTINCT, LIST_LENGTH, find_measured, make_plan
 from pipelines.plan_file import PlanFile, save_plan
+from pipelines.plan_plot import save_front_plot
 from pipelines.plan_report import plan_report
 
 
@@ -54,8 +55,10 @@ def planned(
     with_front: bool = False,
     with_alternatives: bool = False,
     out: Path | None = None,
+    plot: Path | None = None,
 ) -> Planned:
-    """Plan a job for a cluster file. profile: measured seconds; out: where to keep the plan. Raises PlanError."""
+    """Plan a job for a cluster file. profile: measured seconds; out: where to keep the plan; plot: where to draw what
+    throughput costs. Raises PlanError."""
     cluster = load_cluster(cluster_path)
     measured = find_measured(job, job_path=job_path, profile=profile)
     file, chains = make_plan(
@@ -70,10 +73,13 @@ def planned(
     )
     if out is not None:
         save_plan(file, path=out)
+    front = _front(chains, cluster) if with_front or plot is not None else ()
+    if plot is not None:
+        save_front_plot(front, taken=file.plan, path=plot)
     names = {task.name for task in chains[0].tasks} - set(measured.usages(cluster, rows=1.0))
     return Planned(
         file=file,
-        front=_front(chains, cluster) if with_front else (),
+        front=front if with_front else (),
         alternatives=tuple(explain(file.plan, chains=chains, cluster=cluster)) if with_alternatives else (),
         assumed=(*([measured.note] if measured.note else []), *_assumed(sorted(names), rows=rows)),
     )

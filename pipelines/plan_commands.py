@@ -39,6 +39,9 @@ def plan(
         ),
     ] = None,
     front: Annotated[bool, typer.Option("--front", help="Also the cheapest plan at each throughput.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw price against throughput, as SVG.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Also why each alternative is not taken.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan, for train --plan.")] = None,
     as_json: AsJson = False,
@@ -62,6 +65,7 @@ def plan(
     output = Output(as_json=as_json)
     if is_deep(job):
         given = {"--rows": rows > 0, "--profile": profile is not None, "--out": out is not None}
+        given["--plot"] = plot is not None
         _refuse(given, of="deep jobs", see="docs/plan.md")
         deep = deep_planned(
             load_deep_job(job, overrides=overrides or ()),
@@ -76,7 +80,8 @@ def plan(
         return
     loaded = load_job(job, overrides=overrides or ())
     if loaded.features.text and lies_on_a_mesh(loaded, job_path=job, cluster_path=cluster, profile=profile):
-        given = {"--price": price is not None, "--front": front, "--explain": explain, "--out": out is not None}
+        files = {"--plot": plot is not None, "--out": out is not None}
+        given = {"--price": price is not None, "--front": front, "--explain": explain, **files}
         _refuse(given, of="text and clicks", see="docs/joint.md")
         both = joint_planned(
             loaded, job_path=job, cluster_path=cluster, throughput=throughput, rows=rows, profile=profile
@@ -93,6 +98,7 @@ def plan(
         profile=profile,
         with_front=front,
         with_alternatives=explain,
+        plot=plot,
         out=out,
     )
     output.result(result.to_dict(), shown=result.shown())

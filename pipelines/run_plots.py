@@ -38,7 +38,7 @@ _STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-_READABLE = FuncFormatter(lambda value, _: f"{value:,.12g}")
+READABLE = FuncFormatter(lambda value, _: f"{value:,.12g}")
 _NO_METADATA: Any = {"Creator": None, "Date": None, "Format": None, "Type": None}
 COLORS = {
     "data.batch": "#8c6bb1",
@@ -93,7 +93,7 @@ def loss_plot(
 ) -> str:
     """Loss by step: as it was, and a running mean. validation: (steps, losses) besides."""
     steps, values = losses
-    with _figure(height=3.6) as (figure, axes):
+    with plot_figure(height=3.6) as (figure, axes):
         x, low, high, mean = _thinned(steps, values)
         if len(steps) > len(x):
             axes.fill_between(x, low, high, color=_FAINT, alpha=0.45, linewidth=0, label="least and most of the steps")
@@ -109,26 +109,26 @@ def loss_plot(
         axes.set_ylabel(f"loss, {unit}")
         _draw_marks(axes, marks)
         axes.legend(loc="upper right")
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def lines_plot(
     series: Mapping[str, Series], *, ylabel: str, axis: TimeAxis, marks: Sequence[Mark] = (), share: bool = False
 ) -> str:
     """One line a series over time. share: values are in [0, 1]."""
-    with _figure(height=3.0) as (figure, axes):
+    with plot_figure(height=3.0) as (figure, axes):
         for number, (name, line) in enumerate(series.items()):
             color = _LINES[number % len(_LINES)]
             marker = "o" if len(line) < 25 else None
             axes.plot(line.t / axis.unit_s, line.values, color=color, marker=marker, markersize=3, label=name)
         axes.set_ylim(0, 1.02 if share else None)
         axis.set(axes)
-        axes.yaxis.set_major_formatter(_READABLE)
+        axes.yaxis.set_major_formatter(READABLE)
         axes.set_ylabel(ylabel)
         _draw_marks(axes, [Mark(x=mark.x / axis.unit_s, what=mark.what) for mark in marks])
         if len(series) > 1:
             axes.legend(loc="best", ncols=min(4, len(series)))
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def timeline_plot(roles: Sequence[Shares], *, axis: TimeAxis, marks: Sequence[Mark] = ()) -> str:
@@ -145,7 +145,7 @@ def timeline_plot(roles: Sequence[Shares], *, axis: TimeAxis, marks: Sequence[Ma
         spans = _in_order({span for shares in roles for span, share in shares.shares.items() if share.max() > _SEEN})
         handles = [Patch(color=COLORS.get(span, _INK), label=span) for span in spans]
         figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def totals_plot(totals: Mapping[str, Mapping[str, float]]) -> str:
@@ -153,7 +153,7 @@ def totals_plot(totals: Mapping[str, Mapping[str, float]]) -> str:
     longest = max(sum(seconds.values()) for seconds in totals.values())
     spans = _in_order({span for seconds in totals.values() for span, s in seconds.items() if s > _SEEN * longest})
     unit = TimeAxis.of(0.0, longest)
-    with _figure(height=0.9 + 0.34 * len(totals)) as (figure, axes):
+    with plot_figure(height=0.9 + 0.34 * len(totals)) as (figure, axes):
         left = np.zeros(len(totals))
         for span in spans:
             widths = np.array([max(0.0, seconds.get(span, 0.0)) for seconds in totals.values()]) / unit.unit_s
@@ -163,7 +163,7 @@ def totals_plot(totals: Mapping[str, Mapping[str, float]]) -> str:
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(f"time inside spans, {unit.unit}")
         figure.legend(loc="outside upper center", ncols=min(6, len(spans)))
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def histogram_plot(counts: Mapping[int, float], *, xlabel: str, ylabel: str) -> str:
@@ -171,41 +171,41 @@ def histogram_plot(counts: Mapping[int, float], *, xlabel: str, ylabel: str) -> 
     values = np.array(list(counts), np.float64)
     width = max(1, int(np.ceil((values.max() + 1) / 30)))
     bars = np.bincount((values // width).astype(int), weights=np.array(list(counts.values()), np.float64))
-    with _figure(height=2.8) as (figure, axes):
+    with plot_figure(height=2.8) as (figure, axes):
         lefts = np.arange(len(bars)) * width
         axes.bar(lefts, bars / bars.sum(), width=0.9 * width, align="center" if width == 1 else "edge", color=_LINES[0])
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         axes.grid(visible=False, axis="x")
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def pairs_plot(pairs: Mapping[str, tuple[float, float]]) -> str:
     """Measured / predicted of each name, as bars from 1 where both are above 0; far from it on a logarithmic scale."""
     ratios = {name: measured / predicted for name, (predicted, measured) in pairs.items() if predicted and measured > 0}
     low, high = min(ratios.values(), default=1.0), max(ratios.values(), default=1.0)
-    with _figure(height=0.8 + 0.36 * max(1, len(ratios))) as (figure, axes):
+    with plot_figure(height=0.8 + 0.36 * max(1, len(ratios))) as (figure, axes):
         if min(low, 1 / high) < _FAR:
             axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(_READABLE)
+            axes.xaxis.set_major_formatter(READABLE)
         axes.barh(list(ratios), [ratio - 1 for ratio in ratios.values()], left=1.0, color=_LINES[0], height=0.6)
         axes.axvline(1.0, color=_LINES[1], linewidth=1.4)
         axes.set_xlim(min(0.7, low / 1.15), max(1.3, high * 1.15))
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("measured / predicted")
-        return _svg(figure)
+        return svg_of(figure)
 
 
 @contextmanager
-def _figure(*, height: float) -> Iterator[tuple[Figure, Axes]]:
+def plot_figure(*, height: float) -> Iterator[tuple[Figure, Axes]]:
     """A figure of one plot in the page's style, which holds while it is written too."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         yield figure, figure.subplots()
 
 
-def _svg(figure: Figure) -> str:
+def svg_of(figure: Figure) -> str:
     """The figure as an `<svg>` element that takes the width it is given."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata=_NO_METADATA)

@@ -187,14 +187,15 @@ def _at(
 ) -> dict[str, Point]:
     """All tasks on batches of `rows`. costs: of reading and parsing, whatever the batch."""
     flow = _Flow(_alone(job, rows=rows), data=data, module=make())
-    flow.steps(_WARM_STEPS)
+    window = max(flow.job.window, 1)  # what happens between windows is shared out over whole ones
+    flow.steps(-(-_WARM_STEPS // window) * window)
     flow.forget()
     started, steps = time.perf_counter(), 0
     while steps < _LEAST_STEPS or (steps < _MOST_STEPS and time.perf_counter() - started < _SECONDS):
-        flow.steps(1)
-        steps += 1
-    blocks = block_points(flow.module, flow.inputs, rows=rows, is_bf16=flow.is_bf16)
+        flow.steps(window)
+        steps += window
     points = flow.points(steps)
+    blocks = block_points(flow.module, flow.inputs, rows=rows, is_bf16=flow.is_bf16)
     for whole in ("forward", "backward"):
         flops = sum(point.flops for name, point in blocks.items() if name.startswith(f"{whole}/"))
         points[whole] = replace(points[whole], flops=flops)

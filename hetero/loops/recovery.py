@@ -89,10 +89,9 @@ class Room:
 
     @property
     def described(self) -> str:
-        """The nodes, as decisions name them."""
-        return (
-            "the nodes that are there (" + (", ".join(f"{cpus:g} CPUs" for cpus in self.nodes if cpus) or "none") + ")"
-        )
+        """The nodes, as decisions name them: the same words in whatever order the cluster lists them."""
+        cpus = ", ".join(f"{cpus:g} CPUs" for cpus in sorted(self.nodes, reverse=True) if cpus)
+        return f"the nodes that are there ({cpus or 'none'})"
 
     def most_of(self, job: JobSpec) -> Counts | None:
         """The numbers of actors nearest to the job's that fit; None when not even one of each does."""

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from actors.context import THREADS_WAIT
+from actors.context import set_worker_variables
 from actors.naming import NAMESPACE
 
 
 @pytest.fixture(scope="session", autouse=True)
 def local_ray() -> Iterator[None]:
-    os.environ.setdefault(THREADS_WAIT, "PASSIVE")
+    set_worker_variables()
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would yield to whatever else the machine runs
     ray.init(
         address="local",

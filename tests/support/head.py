@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from actors.context import THREADS_WAIT
+from actors.context import WORKER_VARIABLES
 
 _START_S = 90.0
 _LOOK_EVERY_S = 0.3
@@ -61,7 +61,7 @@ def _started(folder: Path, *, cpus: int) -> Iterator[Head]:
         *("--disable-usage-stats", f"--ray-client-server-port={client}", f"--temp-dir={folder}"),
     ]
     alone = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}  # what runs besides does not find this cluster
-    quick = {"RAY_metrics_report_interval_ms": "1000", "RAY_worker_niceness": "0", THREADS_WAIT: "PASSIVE"}
+    quick = {"RAY_metrics_report_interval_ms": "1000", "RAY_worker_niceness": "0", **WORKER_VARIABLES}
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, **alone, **quick, "PYTHONPATH": root}
     with (folder / "head.log").open("wb") as log:

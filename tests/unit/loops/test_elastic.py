@@ -52,6 +52,11 @@ def test_reasons_name_nodes_and_numbers() -> None:
     assert "no more" in replan(JOB, now=counts(1, 2, 2), bounds=UP_TO_FOUR, room=room(4, 4)).reason
 
 
+def test_the_order_of_nodes_is_no_other_decision() -> None:
+    first, second = (replan(JOB, now=WRITTEN, bounds=UP_TO_FOUR, room=room(*nodes)) for nodes in ((8, 4), (4, 8)))
+    assert first == second
+
+
 def test_a_role_without_bounds_of_its_own_keeps_its_number() -> None:
     servers_alone = Bounds(least=counts(1, 1, 2), most=counts(1, 6, 2))
     assert replan(JOB, now=WRITTEN, bounds=servers_alone, room=room(100)).counts == counts(1, 6, 2)

@@ -101,6 +101,12 @@ def test_building_windows_is_no_part_of_a_step(job: JobSpec, monkeypatch: pytest
     assert sum(tasks[name][0].cpu_s for name in TOWER_TASKS) < BUILDING_S / 2
 
 
+def test_a_forward_pass_counts_once_a_step(job: JobSpec) -> None:
+    """What blocks are measured with is no step."""
+    point = measured(job, 512).tasks["forward"][0]
+    assert point.seconds < 1.1 * 512 * WAIT_ROW_S
+
+
 def test_sizes_are_those_of_a_towers_share_and_of_the_batch(job: JobSpec) -> None:
     assert default_sizes(job) == (16, 32, 128)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -192,6 +193,15 @@ def test_the_command_prints_a_plan(
     assert "exclude each other" in capsys.readouterr().err
     assert main([*words[:-1], "1e12"]) == 2
     assert "out of reach" in capsys.readouterr().err
+
+
+def test_what_throughput_costs_is_drawn(job_path: Path, cluster_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plots" / "front.svg"
+    result = make(job_path, cluster_path, throughput=1e6, plot=path, with_front=True)
+    drawn = "".join(ElementTree.parse(path).getroot().itertext())
+    assert "price an hour" in drawn
+    for plan in result.front:
+        assert ", ".join(f"{count} {kind}" for kind, count in plan.nodes.items()) in drawn
 
 
 def test_deep_jobs_need_their_tokens_and_no_profile(cluster_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
