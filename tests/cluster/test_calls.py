@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -14,27 +13,9 @@ import ray
 from actors.calls import Answer, Fetched
 from actors.naming import Member, Role
 from hetero.errors import DeadlineError, LeaseError
+from tests.support.gated_answers import LIMIT_S, Gated
 
-LIMIT_S = 20.0
 SERVER = Member("calls", Role.SERVER, 0)
-
-
-class Gated:
-    """Answers once it may."""
-
-    def __init__(self) -> None:
-        self._may = threading.Event()
-
-    @ray.method(concurrency_group="control")
-    def allow(self) -> None:
-        self._may.set()
-
-    def rows(self) -> Any:
-        assert self._may.wait(LIMIT_S)
-        return np.arange(100_000)
-
-    def refuse(self) -> None:
-        raise LeaseError("row 7 is held by nobody")
 
 
 @pytest.fixture
