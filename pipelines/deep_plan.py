@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hetero.planning.deep_plan import INSIDE, DeepFound, DeepPlan, plan_deep
+from hetero.planning.deep_plan import DeepFound, DeepPlan, plan_deep
+from hetero.planning.mesh import INSIDE
 from hetero.planning.mesh_plan import Assumptions
 from hetero.planning.traffic import traffic
 from hetero.records.mesh import AXES, MeshSpec, PipelineSchedule, Recompute

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hetero.planning.joint import INSIDE, SSD_READS_PER_S, JointFound, JointPlan, JointWork, plan_joint
+from hetero.planning.joint import SSD_READS_PER_S, JointFound, JointPlan, JointWork, plan_joint
+from hetero.planning.mesh import INSIDE
 from hetero.planning.profile import POOLED_ON_TOWER, Rates, Work, chain_of
 from hetero.planning.shape import TransformerShape
 from hetero.planning.tasks import Chain, Role, Usage
 from hetero.records import JobSpec
 from hetero.records.cluster import ClusterSpec
-from hetero.records.transformer import MlpKind
 from hetero.towers.embeddings import tower_inputs
 from hetero.towers.joint import Joint
 from hetero.towers.text_half import text_spec
@@ -105,19 +105,10 @@ def joint_work(
     tower = sized_tower(spec)
     outside = sum(p.numel() for name, p in tower.named_parameters() if not name.startswith("text."))
     chain = chain_of(sparse, cluster=cluster, pooling=POOLED_ON_TOWER, measured=measured)
-    shape = TransformerShape(
-        layers=model.layers,
-        hidden=model.width,
-        heads=model.heads,
-        vocabulary=model.vocabulary,
-        sequence=max(text.length for text in inputs.texts),
-        kv_heads=model.kv_heads,
-        ffn=model.hidden,
-        matrices_of_ffn=3 if model.mlp is MlpKind.GATED else 2,
-        headless=True,
-    )
     return JointWork(
-        shape=shape,
+        shape=replace(
+            TransformerShape.of(model), sequence=max(text.length for text in inputs.texts), tied=True, headless=True
+        ),
         texts=len(inputs.texts),
         batch=spec.batch_size,
         head_flops=6.0 * outside,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-
 import torch
+
+from hetero.hardware.timing import median_seconds
 
 _SIZE = {"cpu": 768, "cuda": 8192}
 _REPEATS = {"cpu": 5, "cuda": 20}
@@ -20,16 +19,5 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
     generator = torch.Generator().manual_seed(0)
     left = torch.randn((edge, edge), generator=generator).to(device=device, dtype=dtype)
     right = torch.randn((edge, edge), generator=generator).to(device=device, dtype=dtype)
-    times = []
-    for _ in range(1 + _REPEATS.get(device.type, _REPEATS["cpu"])):
-        _wait(device)
-        started = time.perf_counter()
-        left @ right
-        _wait(device)
-        times.append(time.perf_counter() - started)
-    return 2.0 * edge**3 / statistics.median(times[1:])
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+    repeats = _REPEATS.get(device.type, _REPEATS["cpu"])
+    return 2.0 * edge**3 / median_seconds(lambda: left @ right, device=device, least=repeats, most=repeats)

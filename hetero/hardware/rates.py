@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 
 from hetero.hardware.matrix_rate import matrix_rate
 from hetero.hardware.probe import accelerators
+from hetero.hardware.timing import median_seconds
 
 _FILE_BYTES = 128 << 20
 _BLOCK = 1 << 20
@@ -24,7 +24,6 @@ _PAGE = 4096
 _RANDOM_READS = 2000
 _READERS = 8
 _COPY_BYTES = 64 << 20
-_REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,36 +174,29 @@ def _copy_rate() -> float:
     """Bytes read and written a second."""
     source = np.ones(_COPY_BYTES, np.uint8)
     target = np.empty_like(source)
-    return 2 * _COPY_BYTES / _median(lambda: np.copyto(target, source))
+    return 2 * _COPY_BYTES / median_seconds(lambda: np.copyto(target, source))
+
+
+def copy_rate(device: torch.device, *, size: int = _COPY_BYTES) -> float:
+    """Bytes read and written a second in a device's own memory; of the host's, by torch's threads. size: of a copy."""
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / median_seconds(lambda: target.copy_(source), device=device)
 
 
 def _accelerator(kind: str, index: int, name: str) -> AcceleratorRates:
     device = torch.device(kind, index)
     here = torch.ones(_COPY_BYTES, dtype=torch.uint8)
-    there = here.to(device)
-    target = torch.empty_like(there)
-
-    def waited(work: Callable[[], object]) -> float:
-        def both() -> None:
-            work()
-            torch.accelerator.synchronize(device)
-
-        return _median(both)
-
+    target = here.to(device)
     return AcceleratorRates(
         kind=kind,
         index=index,
         name=name,
         half_flops=matrix_rate(device, torch.bfloat16),
         single_flops=matrix_rate(device, torch.float32),
-        memory_bytes_per_s=2 * _COPY_BYTES / waited(lambda: target.copy_(there)),
-        from_host_bytes_per_s=_COPY_BYTES / waited(lambda: target.copy_(here)),
+        memory_bytes_per_s=copy_rate(device),
+        from_host_bytes_per_s=_COPY_BYTES / median_seconds(lambda: target.copy_(here), device=device),
     )
-
-
-def _median(work: Callable[[], object]) -> float:
-    work()
-    return statistics.median(_timed(work) for _ in range(_REPEATS))
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-
 import psutil
 import torch
 import torch.distributed as dist
 
 from hetero.hardware.matrix_rate import matrix_rate
+from hetero.hardware.rates import copy_rate
+from hetero.hardware.timing import median_seconds
 from hetero.parallel.mesh import Mesh
 from hetero.parallel.sharding import activation_dtype
 from hetero.planning.deep_run import RankRates
@@ -19,13 +17,12 @@ from hetero.records.deep_job import DeepJobSpec
 from hetero.towers.attention import rotary_of
 from hetero.towers.transformer import Block
 
-_LEAST_REPEATS = 3
-_MOST_REPEATS = 50
-_SECONDS = 0.15
-"""Of short work there are more repeats, which take about this long together."""
+_BLOCK_S = 0.15
+"""About what the measurement of a block takes, where one call is short."""
+_COPY_BYTES = 16 << 20
+"""Little, as it counts in the peak of a rank's memory."""
 _MOST_OF_MEMORY = 0.125
 """A block's weights, gradients and activations together may take this much of what is free, or it is not measured."""
-_COPIED_FLOATS = 4 << 20
 
 
 def rank_rates(job: DeepJobSpec, mesh: Mesh, *, base_bytes: int) -> RankRates:
@@ -37,7 +34,7 @@ def rank_rates(job: DeepJobSpec, mesh: Mesh, *, base_bytes: int) -> RankRates:
     dist.barrier()
     block_flops = _block_flops(job, mesh.device, dtype)
     dist.barrier()
-    memory = _memory_rate(mesh.device)
+    memory = copy_rate(mesh.device, size=_COPY_BYTES)
     small_s, large_s = (_sum_s(mesh, size) for size in (plain.small_bytes, plain.large_bytes))
     return RankRates(
         matrix_flops=matrix_flops,
@@ -70,36 +67,15 @@ def _block_flops(job: DeepJobSpec, device: torch.device, dtype: torch.dtype) -> 
     def both() -> None:
         torch.autograd.grad(block(x), wanted, ones)
 
-    return 3 * shape.layer_flops(sequences) / _seconds(both, device)
-
-
-def _memory_rate(device: torch.device) -> float:
-    source = torch.zeros(_COPIED_FLOATS, device=device)
-    target = torch.empty_like(source)
-    return 2 * 4 * _COPIED_FLOATS / _seconds(lambda: target.copy_(source), device)
+    seconds = median_seconds(both, device=device, least=3, most=50, lasting_s=_BLOCK_S)
+    return 3 * shape.layer_flops(sequences) / seconds
 
 
 def _sum_s(mesh: Mesh, size_bytes: int) -> float:
     if mesh.size == 1:
         return 0.0
     values = torch.zeros(size_bytes // 4, device=mesh.device)
-    return _seconds(lambda: dist.all_reduce(values), mesh.device, repeats=_LEAST_REPEATS)
-
-
-def _seconds(work: Callable[[], object], device: torch.device, *, repeats: int | None = None) -> float:
-    """The median after one that does not count. repeats: None for as many as fit a while; a number where ranks must
-    agree on it."""
-    times: list[float] = []
-    work()
-    while len(times) < (repeats or _LEAST_REPEATS) or (
-        repeats is None and sum(times) < _SECONDS and len(times) < _MOST_REPEATS
-    ):
-        began = time.perf_counter()
-        work()
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return median_seconds(lambda: dist.all_reduce(values), device=mesh.device)  # as often on every rank
 
 
 def _free_bytes(device: torch.device) -> int:

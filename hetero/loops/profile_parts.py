@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hetero.data.filesystem import locate
 from hetero.data.parse import parse_split
 from hetero.errors import DataError
+from hetero.hardware.timing import median_seconds
 from hetero.keys.assemble import BatchAssembler
 from hetero.keys.routing import Router, initial_owners
 from hetero.keys.windows import WindowBuilder
@@ -156,11 +157,4 @@ def _blocks(module: nn.Module, before: str = "") -> Iterator[tuple[str, nn.Modul
 
 
 def _median(work: Callable[[], object]) -> float:
-    """Seconds of one call, the median of some after a first that does not count."""
-    work()
-    times: list[float] = []
-    while len(times) < _LEAST_REPEATS or (sum(times) < _SECONDS and len(times) < _MOST_REPEATS):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return sorted(times)[len(times) // 2]
+    return median_seconds(work, least=_LEAST_REPEATS, most=_MOST_REPEATS, lasting_s=_SECONDS)

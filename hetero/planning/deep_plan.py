@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hetero.errors import JobError, PlanError
-from hetero.hardware.devices import Device, Link, device, link
+from hetero.hardware.devices import Device
 from hetero.parallel.compose import check_mesh
 from hetero.planning.deep_run import ACTIVATION_BYTES, RUNTIME_SCHEDULES, STATES
 from hetero.planning.mesh import DeviceGrid
@@ -24,8 +24,6 @@ from hetero.records.deep_job import DeepJobSpec
 from hetero.records.mesh import DeepPrecision, MeshSpec
 from hetero.records.mesh import Recompute as RuntimeRecompute
 
-INSIDE = "nvlink2"
-"""Assumed between the accelerators of a node, of which cluster files say nothing."""
 _ONE_PASS = ((Schedule.GPIPE, 1), (Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2), (Schedule.INTERLEAVED, 4))
 _TWO_PASSES = ((Schedule.ZERO_BUBBLE, 2), (Schedule.ZERO_BUBBLE_V, 2))
 _FINALISTS = 8
@@ -112,13 +110,8 @@ def _choices(cluster: ClusterSpec) -> Iterator[tuple[NodeKind, int]]:
 
 
 def _planned(job: DeepJobSpec, kind: NodeKind, nodes: int) -> DeepPlan:
-    grid = DeviceGrid(
-        machines=nodes,
-        per_machine=kind.accelerators,
-        device=_at_precision(device(kind.accelerator), job.mesh.precision),
-        inside=link(INSIDE),
-        between=Link(name="network", latency_s=2e-5, bytes_per_s=kind.network_bytes_per_s),
-    )
+    plain = DeviceGrid.of(kind, nodes)
+    grid = replace(plain, device=_at_precision(plain.device, job.mesh.precision))
     candidates, rejections = _searched(job, grid)
     refused = []
     for candidate in candidates:

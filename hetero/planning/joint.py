@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hetero.errors import PlanError
-from hetero.hardware.devices import Link, device, link
 from hetero.planning.memory import Memory
 from hetero.planning.mesh import DeviceGrid
 from hetero.planning.mesh_plan import FP32_ADAM, ShardingStage
@@ -26,8 +25,6 @@ from hetero.planning.shape import Recompute, TransformerShape
 from hetero.planning.tasks import Chain
 from hetero.records.cluster import ClusterSpec, NodeKind
 
-INSIDE = "nvlink2"
-"""Assumed between the accelerators of a node."""
 SSD_READS_PER_S = 1.5e5
 """Rows a node reads from its SSD, assumed from one machine's cold reads (design, section 6)."""
 RUNS = Space(
@@ -162,13 +159,7 @@ def _choices(cluster: ClusterSpec) -> Iterator[tuple[NodeKind, int]]:
 def _planned(
     work: JointWork, cluster: ClusterSpec, kind: NodeKind, nodes: int, throughput: float | None, rates: Rates
 ) -> JointPlan:
-    grid = DeviceGrid(
-        machines=nodes,
-        per_machine=kind.accelerators,
-        device=device(kind.accelerator),
-        inside=link(INSIDE),
-        between=Link(name="network", latency_s=2e-5, bytes_per_s=kind.network_bytes_per_s),
-    )
+    grid = DeviceGrid.of(kind, nodes)
     candidate, runs = _text(work, grid)
     ways = candidate.plan.mesh.data_ways
     head_s = work.batch * work.head_flops / ways / (grid.device.half_flops * rates.device_share)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from hetero.hardware.devices import Device, Link
+from hetero.hardware.devices import Device, Link, device, link
 from hetero.planning.collectives import Place
+from hetero.records.cluster import NodeKind
 
 
 class Axis(Enum):
@@ -23,6 +24,11 @@ class Axis(Enum):
 DEFAULT_ORDER = (Axis.PIPELINE, Axis.DATA, Axis.SHARD, Axis.TENSOR)
 
 
+INSIDE = "nvlink2"
+"""Assumed between the accelerators of a node, of which cluster files say nothing."""
+_NETWORK_LATENCY_S = 2e-5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGrid:
     """Equal machines of equal devices. inside: of each device to its neighbours; between: of each machine."""
@@ -32,6 +38,17 @@ class DeviceGrid:
     device: Device
     inside: Link
     between: Link
+
+    @staticmethod
+    def of(kind: NodeKind, nodes: int) -> DeviceGrid:
+        """So many nodes of a kind with accelerators. Raises PlanError for an accelerator that is not known."""
+        return DeviceGrid(
+            machines=nodes,
+            per_machine=kind.accelerators,
+            device=device(kind.accelerator),
+            inside=link(INSIDE),
+            between=Link(name="network", latency_s=_NETWORK_LATENCY_S, bytes_per_s=kind.network_bytes_per_s),
+        )
 
     @property
     def devices(self) -> int:
