@@ -35,7 +35,7 @@ import psutil
 from benchmarks.report import Report, arguments, finish, measure_pairs
 from benchmarks.snapshot_layouts import measure_layouts
 from hetero.checkpoint.parquet_rows import BUFFER_BYTES
-from hetero.checkpoint.rows import PART_BYTES
+from hetero.checkpoint.rows import FILE_BYTES
 from hetero.checkpoint.server_rows import ServerSnapshots
 from hetero.checkpoint.snapshot import Snapshot, SnapshotDraft
 from hetero.checkpoint.write_behind import MOST_BYTES
@@ -250,7 +250,7 @@ def measure_pause(report: Report, store: RowStore, snapshots: ServerSnapshots, f
     )
     longest_s = max(during.times) - max(before.times)
     touched = len(np.unique(np.concatenate(during.touched)))
-    allowed = touched * (ROW_BYTES + 6) + BUFFER_BYTES + MOST_BYTES + PART_BYTES
+    allowed = touched * (ROW_BYTES + 6) + BUFFER_BYTES + MOST_BYTES + FILE_BYTES
     for what, value in (
         (f"snapshot of {len(keys):,} rows under load, s", took_s),
         ("cut, ms", cut_s * 1e3),

@@ -26,7 +26,8 @@ nothing). A disk that is read or written at 1 GB/s is met by one core, where a l
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ Number = TypeVar("Number", bound=np.integer[Any])
 
 BUFFER_BYTES = 64 << 20
 MOST_ROWS_AT_ONCE = 1 << 16
-_FEWEST_ROWS_AT_ONCE = 1 << 10
+_FEWEST_ROWS_AT_ONCE = 1 << 8
 _OPTIONS: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 _ROW_COLUMNS = ("table", "key", "row")
 
@@ -58,39 +59,53 @@ def row_schema(*, width: int, statistics: Mapping[str, np.dtype[Any]]) -> pa.Sch
     return pa.schema(fields, metadata={"row": f"{width} little-endian float32: weights, then the optimizer's state"})
 
 
+@dataclass(slots=True, kw_only=True)
+class RowFile:
+    """A file of a part, the number-th of it, and how many rows it holds."""
+
+    part: int
+    number: int
+    sink: Sink
+    rows: int = 0
+
+
 class RowFiles:
     """Rows on their way into the files of their buckets, gathered into Parquet's row groups.
 
-    seeds: from `mixed_seeds`. part_of: int32 [buckets], the sink of each bucket, -1 for none.
+    open_file: makes the file of a part and number; every part has a first one, and another when one holds `file_bytes`.
+    seeds: from `mixed_seeds`. part_of: int32 [buckets], the part of each bucket, below `parts`, -1 for none.
     """
 
     def __init__(
         self,
-        sinks: Sequence[Sink],
+        open_file: Callable[[int, int], Sink],
         *,
+        parts: int,
         width: int,
         statistics: Mapping[str, np.dtype[Any]],
         seeds: U64,
         part_of: I32,
+        file_bytes: int,
     ) -> None:
-        self._sinks = sinks
+        self._open_file = open_file
         self._schema = row_schema(width=width, statistics=statistics)
-        self._writers: list[pq.ParquetWriter] = []
+        self._open: list[tuple[RowFile, pq.ParquetWriter]] = []
         self._seeds, self._part_of = seeds, part_of
         self._shift = np.uint64(65 - len(part_of).bit_length())
-        parts, row_bytes = len(sinks), 10 + 4 * width
+        row_bytes = 10 + 4 * width
+        self._file_rows = -(-file_bytes // row_bytes)
         room = int(np.clip(BUFFER_BYTES // (parts * row_bytes), _FEWEST_ROWS_AT_ONCE, MOST_ROWS_AT_ONCE))
         self._fill = np.zeros(parts, np.int64)
         self._tables = np.empty((parts, room), np.uint16)
         self._keys = np.empty((parts, room), np.uint64)
         self._values = np.empty((parts, room, width), np.float32)
         self._statistics = {name: np.empty((parts, room), dtype) for name, dtype in statistics.items()}
-        self.rows = [0] * parts
+        self.files: list[RowFile] = []
 
     def __enter__(self) -> RowFiles:
         try:
-            for sink in self._sinks:
-                self._writers.append(pq.ParquetWriter(pa.PythonFile(sink, mode="w"), self._schema, **_OPTIONS))
+            for part in range(len(self._fill)):
+                self._open.append(self._begin(part, 0))
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -102,10 +117,11 @@ class RowFiles:
         """Complete the files, unless they are not to be."""
         try:
             if error is None:
-                for part in range(len(self._sinks)):
+                for part in range(len(self._fill)):
                     self._write(part)
-                for writer in self._writers:
+                for file, writer in self._open:
                     writer.close()
+                    file.sink.end()
         except BaseException:
             self._abandon()
             raise
@@ -114,9 +130,8 @@ class RowFiles:
 
     def _abandon(self) -> None:
         """Close what Arrow holds open; nothing of it reaches the files."""
-        for sink in self._sinks:
-            sink.discard()
-        for writer in self._writers:
+        for file, writer in self._open:
+            file.sink.discard()
             with contextlib.suppress(Exception):  # one that failed while it was closed says so again
                 writer.close()
 
@@ -150,11 +165,21 @@ class RowFiles:
             if done < count:
                 self._write(int(parts[done]))
 
+    def _begin(self, part: int, number: int) -> tuple[RowFile, pq.ParquetWriter]:
+        file = RowFile(part=part, number=number, sink=self._open_file(part, number))
+        self.files.append(file)
+        return file, pq.ParquetWriter(pa.PythonFile(file.sink, mode="w"), self._schema, **_OPTIONS)
+
     def _write(self, part: int) -> None:
         """A row group of what waits for a part."""
         count = int(self._fill[part])
         if not count:
             return
+        file, writer = self._open[part]
+        if file.rows and file.rows + count > self._file_rows:
+            writer.close()
+            file.sink.end()
+            file, writer = self._open[part] = self._begin(part, file.number + 1)
         values = pa.py_buffer(self._values[part, :count])
         columns = [
             pa.array(self._tables[part, :count]),
@@ -162,9 +187,9 @@ class RowFiles:
             pa.FixedSizeBinaryArray.from_buffers(self._schema.field("row").type, count, [None, values]),
             *(pa.array(of_parts[part, :count]) for of_parts in self._statistics.values()),
         ]
-        self._writers[part].write_batch(pa.record_batch(columns, schema=self._schema))
+        writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self._fill[part] = 0
-        self.rows[part] += count
+        file.rows += count
 
 
 def write_keys(sink: Sink, deleted: Iterable[KeySet]) -> None:

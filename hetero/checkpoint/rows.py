@@ -20,7 +20,7 @@ from hetero.checkpoint.manifest import FileEntry, FileKind, Ranges
 from hetero.checkpoint.parquet_rows import RowFiles, chunks_of, write_keys
 from hetero.checkpoint.ranges import bucket_ranges, overlaps
 from hetero.checkpoint.snapshot import Snapshot
-from hetero.checkpoint.storage import Storage, reading
+from hetero.checkpoint.storage import Sink, Storage, reading
 from hetero.checkpoint.words import load_words, write_words
 from hetero.checkpoint.write_behind import WriteBehind
 from hetero.embedding.cut import RowChunk
@@ -32,8 +32,10 @@ from hetero.keys.blocks import Blocks
 from hetero.keys.routing import mixed_seeds
 from hetero.records import I32, JobSpec
 
-PART_BYTES = 64 << 20
-MOST_PARTS = 256
+FILE_BYTES = 32 << 20
+"""Of one file: loading holds two in memory, whatever a table's size."""
+MOST_PARTS = 64
+"""Ranges of buckets with files of their own, so that a server reads little of what others own."""
 _CHUNKS_AHEAD = 16
 _FILES_AHEAD = 3
 """Files whose bytes the system fetches while one is decoded, so that the disk is never idle."""
@@ -75,36 +77,48 @@ def write_cuts(cuts: Sequence[RowsCut], job: JobSpec, *, folder: str, server: in
 def _write_group(
     cut: RowsCut, job: JobSpec, *, group: int, folder: str, server: int, owners: I32
 ) -> tuple[FileEntry, ...]:
-    """Write a group's rows of one server, as many files as make about 64 MiB each. Raises SnapshotError."""
+    """Write a group's rows of one server, in files of about 32 MiB at most. Raises SnapshotError."""
     width = cut.width
     mine = np.flatnonzero(owners == server)
-    parts = int(np.clip(-(-cut.held * (4 * width + 10) // PART_BYTES), 1, min(MOST_PARTS, max(1, len(mine)))))
+    parts = int(np.clip(-(-cut.held * (4 * width + 10) // FILE_BYTES), 1, min(MOST_PARTS, max(1, len(mine)))))
     part_of = np.full(len(owners), -1, np.int32)
     part_of[mine] = np.arange(len(mine)) * parts // max(1, len(mine))
     storage = Storage(folder)
     prefix = f"rows/group-{group:02d}.server-{server:04d}"
-    names = [f"{prefix}.part-{part:04d}.parquet" for part in range(parts)]
     behind = WriteBehind()
-    with ExitStack() as files:
-        sinks = [files.enter_context(storage.writing(name, behind=behind)) for name in names]
-        files.enter_context(behind)
-        seeds = mixed_seeds([job.groups[group]])
-        with RowFiles(sinks, width=width, statistics=cut.statistics, seeds=seeds, part_of=part_of) as row_files:
+
+    def name(part: int, number: int) -> str:
+        return f"{prefix}.part-{part:04d}{f'.{number:04d}' if number else ''}.parquet"
+
+    def open_file(part: int, number: int) -> Sink:
+        return files.enter_context(storage.writing(name(part, number), behind=behind))
+
+    with ExitStack() as files, behind:
+        row_files = RowFiles(
+            open_file,
+            parts=parts,
+            width=width,
+            statistics=cut.statistics,
+            seeds=mixed_seeds([job.groups[group]]),
+            part_of=part_of,
+            file_bytes=FILE_BYTES,
+        )
+        with row_files:
             for chunk in cut.chunks():
                 row_files.add(chunk)
-        rows = row_files.rows
+    buckets = [bucket_ranges(np.flatnonzero(part_of == part)) for part in range(parts)]
     return tuple(
         FileEntry(
-            file=names[part],
+            file=name(file.part, file.number),
             kind=FileKind.ROWS,
-            bytes=sinks[part].written().bytes,
-            xxh64=sinks[part].written().xxh64,
-            rows=rows[part],
+            bytes=file.sink.written().bytes,
+            xxh64=file.sink.written().xxh64,
+            rows=file.rows,
             group=group,
-            buckets=bucket_ranges(np.flatnonzero(part_of == part)),
+            buckets=buckets[file.part],
             server=server,
         )
-        for part in range(parts)
+        for file in sorted(row_files.files, key=lambda file: (file.part, file.number))
     )
 
 

@@ -69,6 +69,7 @@ class Sink:
         self._digest = StreamHash()
         self._bytes = 0
         self._discarding = False
+        self._complete = False
         self.closed = False
 
     def write(self, data: Any) -> int:
@@ -89,12 +90,31 @@ class Sink:
         self._digest.update(data)
         self._bytes += len(data)
 
+    def end(self) -> None:
+        """The last byte was given: have the file complete and let it go, soon. Raises SnapshotError."""
+        if self._behind is None:
+            self.complete()
+        else:
+            self._behind.end(self)
+
+    def complete(self) -> None:
+        """Have all bytes on the disk and let the file go, now, unless that was done. Raises SnapshotError."""
+        if not self._complete:
+            with _refusals(self._name):
+                self._target.finish()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close the file as it is, unless that was done."""
+        if not self._complete:
+            self._complete = True
+            self._target.close()
+
     def finish(self) -> None:
         """Wait until all bytes are on the disk. Raises SnapshotError."""
         if self._behind is not None:
             self._behind.drain()
-        with _refusals(self._name):
-            self._target.finish()
+        self.complete()
 
     def discard(self) -> None:
         """Drop what is still written: the file will not be."""
@@ -245,7 +265,7 @@ class Storage:
             yield sink
             sink.finish()
         finally:
-            target.close()
+            sink.let_go()
 
     def write(self, name: str, data: bytes) -> Written:
         """Write a file at once. Raises SnapshotError."""

@@ -16,6 +16,9 @@ class Taker(Protocol):
     def take(self, data: bytes) -> None:
         """Write them. Raises SnapshotError."""
 
+    def complete(self) -> None:
+        """Have them all on the disk, and let the file go. Raises SnapshotError."""
+
 
 class WriteBehind:
     """A queue of at most 32 MiB before any number of files, emptied by one thread in the order it was filled.
@@ -24,7 +27,7 @@ class WriteBehind:
     """
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[Taker, bytes]] = deque()
+        self._queue: deque[tuple[Taker, bytes | None]] = deque()  # None: the file's end
         self._bytes = 0
         self._busy = False
         self._closed = False
@@ -34,12 +37,11 @@ class WriteBehind:
 
     def put(self, file: Taker, data: bytes) -> None:
         """Have bytes appended to a file; waits for room in the queue. Raises what an earlier write raised."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._bytes < MOST_BYTES or self._error is not None)
-            self._raise()
-            self._queue.append((file, data))
-            self._bytes += len(data)
-            self._changed.notify_all()
+        self._append(file, data)
+
+    def end(self, file: Taker) -> None:
+        """Have a file completed after the bytes it was given. Raises what an earlier write raised."""
+        self._append(file, None)
 
     def drain(self) -> None:
         """Wait until all is written. Raises what a write raised."""
@@ -65,6 +67,14 @@ class WriteBehind:
                 self._changed.notify_all()
             self._thread.join()
 
+    def _append(self, file: Taker, data: bytes | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._bytes < MOST_BYTES or self._error is not None)
+            self._raise()
+            self._queue.append((file, data))
+            self._bytes += len(data or b"")
+            self._changed.notify_all()
+
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
@@ -80,12 +90,15 @@ class WriteBehind:
                 file, data = self._queue.popleft()
                 self._busy = True
             try:
-                file.take(data)
+                if data is None:
+                    file.complete()
+                else:
+                    file.take(data)
             except Exception as error:  # reaches whoever puts or drains next, as everything must
                 self._fail(error)
                 return
             with self._changed:
-                self._bytes -= len(data)
+                self._bytes -= len(data or b"")
 
     def _fail(self, error: Exception) -> None:
         with self._changed:

@@ -84,7 +84,15 @@ def test_statistics_are_columns_of_their_own(tmp_path: Path) -> None:
     }
     with storage.writing("rows.parquet") as sink:
         seeds, part_of = np.zeros(2, np.uint64), np.zeros(16, np.int32)
-        with RowFiles([sink], width=2, statistics=dtypes, seeds=seeds, part_of=part_of) as files:
+        with RowFiles(
+            lambda *_: sink,
+            parts=1,
+            width=2,
+            statistics=dtypes,
+            seeds=seeds,
+            part_of=part_of,
+            file_bytes=1 << 20,
+        ) as files:
             files.add(RowChunk(keys, np.ones((100, 2), np.float32), statistics))
     [chunk] = parquet_rows.chunks_of(storage.read("rows.parquet"))
     assert list(chunk.statistics) == ["show", "last_seen"]

@@ -31,7 +31,7 @@ from tests.support.snapshots import JOB, assert_equal, load, new_stores, row_fil
 def test_rows_go_from_one_server_to_three_to_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_rows, "MOST_ROWS_AT_ONCE", 50)
     monkeypatch.setattr(parquet_rows, "_FEWEST_ROWS_AT_ONCE", 50)
-    monkeypatch.setattr(rows_module, "PART_BYTES", 1 << 10)
+    monkeypatch.setattr(rows_module, "FILE_BYTES", 1 << 10)
     one = trained(1)
     save(one, tmp_path / "one")
     three, loaded = load(tmp_path / "one", 3)
@@ -47,6 +47,29 @@ def test_rows_go_from_one_server_to_three_to_two(tmp_path: Path, monkeypatch: py
         for store in mine:
             for keys, _ in store.scan():
                 assert len(router.route(keys)[server].keys) == len(keys)
+
+
+def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows there are, a loader has two files of bounded size in memory."""
+    monkeypatch.setattr(parquet_rows, "MOST_ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(parquet_rows, "_FEWEST_ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(rows_module, "FILE_BYTES", 1 << 10)
+    monkeypatch.setattr(rows_module, "MOST_PARTS", 2)
+    one = trained(1)
+    entries = row_files(save(one, tmp_path / "model"))
+    for group, store in enumerate(one[0]):
+        files = [entry for entry in entries if entry.group == group]
+        assert sum(entry.rows for entry in files) == store.count()
+        assert len({entry.buckets for entry in files}) == 2
+        limit = -(-(1 << 10) // (10 + 4 * store.width))
+        assert len(files) >= store.count() / limit
+        assert all(0 < entry.rows <= max(10, limit) for entry in files)
+    names = {entry.file for entry in entries}
+    assert len(names) == len(entries)
+    assert {f"rows/group-00.server-0000.part-0000{after}.parquet" for after in ("", ".0001")} <= names
+    three, loaded = load(tmp_path / "model", 3)
+    assert loaded == sum(store.count() for store in one[0])
+    assert_equal(three, one)
 
 
 def test_a_server_reads_only_files_that_hold_buckets_of_its(tmp_path: Path) -> None:

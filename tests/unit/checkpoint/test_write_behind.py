@@ -26,9 +26,16 @@ class SlowFile:
         assert self.let.wait(_DEADLINE_S)
         self.data += data
 
+    def complete(self) -> None:
+        assert self.let.wait(_DEADLINE_S)
+        self.data += b"."
+
 
 class FullFile:
     def take(self, data: bytes) -> None:
+        raise SnapshotError("the disk is full")
+
+    def complete(self) -> None:
         raise SnapshotError("the disk is full")
 
 
@@ -44,6 +51,18 @@ def test_bytes_of_several_files_arrive_in_order() -> None:
         assert [file.data for file in files] == [bytes(range(0, 50, 2)), bytes(range(1, 50, 2))]
         behind.put(files[0], b"end")
     assert files[0].data.endswith(b"end")
+
+
+def test_a_file_is_completed_after_the_bytes_it_was_given() -> None:
+    file, other = SlowFile(), SlowFile()
+    with WriteBehind() as behind:
+        behind.put(file, b"1")
+        behind.end(file)
+        behind.put(other, b"2")
+        assert (file.data, other.data) == (b"", b"")
+        file.let.set()
+        other.let.set()
+    assert (file.data, other.data) == (b"1.", b"2")
 
 
 def test_who_puts_waits_while_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,13 +84,16 @@ def test_who_puts_waits_while_the_queue_is_full(monkeypatch: pytest.MonkeyPatch)
     assert file.data == b"12345" * 5
 
 
-@pytest.mark.parametrize("heard", ["put", "drain", "leave"])
+@pytest.mark.parametrize("heard", ["put", "drain", "leave", "leave the end"])
 def test_a_failure_reaches_who_puts_next_drains_or_leaves(heard: str) -> None:
     behind = WriteBehind()
 
     def write() -> None:
         with behind:
-            behind.put(FullFile(), b"1")
+            if heard == "leave the end":
+                behind.end(FullFile())
+            else:
+                behind.put(FullFile(), b"1")
             while heard == "put":
                 behind.put(FullFile(), b"2")
             if heard == "drain":
