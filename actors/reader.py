@@ -12,6 +12,7 @@ import ray
 from actors.clients import Peer, RemoteSequencer
 from actors.context import RunContext
 from actors.metrics import RayMetrics
+from actors.processes import work_ahead
 from hetero.errors import ProtocolError
 from hetero.hardware.heap import keep_freed_memory
 from hetero.hardware.probe import peak_rss_bytes
@@ -32,6 +33,7 @@ class ReaderActor:
         if keep_freed_memory():  # the columns of a split are allocated and freed all the time
             pa.set_memory_pool(pa.system_memory_pool())
         context.enter()
+        work_ahead()
         warm_reader_kernels(context.job)
         pa.set_cpu_count(context.job.readers.threads)
         pa.set_io_thread_count(context.job.readers.threads)

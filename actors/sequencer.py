@@ -13,6 +13,7 @@ from typing import TypeVar
 from actors.clients import Peer, RemoteReader
 from actors.context import RunContext
 from actors.metrics import RayMetrics
+from actors.processes import work_ahead
 from hetero.errors import ProtocolError
 from hetero.exchange.window_size import WindowChoice, WindowSize
 from hetero.hardware.heap import keep_freed_memory
@@ -52,6 +53,7 @@ class SequencerActor:
     def __init__(self, context: RunContext) -> None:
         keep_freed_memory()
         context.enter()
+        work_ahead()
         warm_sequencer_kernels(context.job)
         self._job = context.job
         self._news = threading.Condition()
