@@ -65,6 +65,7 @@ def predict(profile: JobProfile, configuration: Configuration) -> Prediction:
         _tower_s(profile, kind, share * batch, configuration)
         for kind, share in zip(configuration.towers, shares, strict=True)
     ) + _meeting_s(configuration)
+    step_s += _crowding_s(profile, configuration, shares, step_s=step_s)
     rates = {
         "towers": batch / step_s,
         "readers": sum(_rate(profile, kind, READER_TASKS, batch) for kind in configuration.readers),
@@ -91,8 +92,8 @@ def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configu
         return node.tower_s(rows, pull_s=routing_s, is_apart=len(configuration.towers) == 1)
     servers, calls = [profile.of(each) for each in configuration.servers], configuration.calls
 
-    def waited_s(task: str) -> float:
-        of_servers = max(server.seconds((task,), rows) for server in servers) / len(servers)
+    def waited_s(task: str) -> float:  # all towers ask at once, and the last one answered waits for the others
+        of_servers = max(server.seconds((task,), configuration.batch) for server in servers) / len(servers)
         return of_servers + calls.latency_s + node.bytes(task, rows) / calls.bytes_per_s
 
     lookup, push = SERVER_TASKS
@@ -148,11 +149,33 @@ def _machine_rate(profile: JobProfile, configuration: Configuration, shares: Seq
     """Of nodes that share one machine's cores: CPU time of all tasks together. 0 for nodes of their own."""
     if not configuration.machine_cores:
         return 0.0
+    cpu_s = _cpu_before_towers_s(profile, configuration) + sum(_towers_cpu_s(profile, configuration, shares))
+    return configuration.machine_cores * configuration.batch / cpu_s if cpu_s > 0 else 0.0
+
+
+def _crowding_s(profile: JobProfile, configuration: Configuration, shares: Sequence[float], *, step_s: float) -> float:
+    """What a step takes longer where towers share one machine's cores: they begin it together and wait for devices at
+    the same time, so they compute at the same time too, on the cores that the other roles leave them."""
+    if not configuration.machine_cores:
+        return 0.0
+    towers_s, before_s = _towers_cpu_s(profile, configuration, shares), _cpu_before_towers_s(profile, configuration)
+    crowding_s = 0.0
+    for _ in range(_ROUNDS):
+        left = max(configuration.machine_cores - before_s / (step_s + crowding_s), 0.1)
+        crowding_s = max(0.0, sum(towers_s) / left - max(towers_s))
+    return crowding_s
+
+
+def _cpu_before_towers_s(profile: JobProfile, configuration: Configuration) -> float:
+    """CPU time of a step in readers, sequencer and servers."""
     batch = configuration.batch
     cpu_s = profile.of(configuration.readers[0]).cpu_s((*READER_TASKS, *SEQUENCER_TASKS), batch)
-    cpu_s += profile.of(configuration.servers[0]).cpu_s(SERVER_TASKS, batch)
-    cpu_s += sum(
-        profile.of(kind).cpu_s(TOWER_TASKS, share * batch)
+    return cpu_s + profile.of(configuration.servers[0]).cpu_s(SERVER_TASKS, batch)
+
+
+def _towers_cpu_s(profile: JobProfile, configuration: Configuration, shares: Sequence[float]) -> list[float]:
+    """CPU time of a step in each tower."""
+    return [
+        profile.of(kind).cpu_s(TOWER_TASKS, share * configuration.batch)
         for kind, share in zip(configuration.towers, shares, strict=True)
-    )
-    return configuration.machine_cores * batch / cpu_s if cpu_s > 0 else 0.0
+    ]
