@@ -18,6 +18,13 @@ def test_the_tree_keeps_the_law() -> None:
     assert "\n".join(map(str, offences(ROOT))) == ""
 
 
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Of two with one name, pytest collects the first and fails on the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) > 100
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 PLANTED = {
     "upward": ("hetero/data/reader.py", "import hetero.embedding.store\n", "hetero.data is below hetero.embedding"),
     "sideways": ("hetero/keys/dedup.py", "from hetero.data import hashing\n", "on one level"),

@@ -142,6 +142,27 @@ def test_nodes_of_one_machine_share_its_cores() -> None:
     assert said.samples_per_s < 1e5
 
 
+def test_towers_that_wait_for_devices_together_compute_together_on_a_machines_cores() -> None:
+    """Four with 1 ms of CPU time in a step each, on two cores: the last is done after 2 ms; two do not meet."""
+    device = node("device", tower=(10e-3, 0.0), cpu_row_s=4e-3 / 1024)
+    alone = predict(profile(CPU, device), asked("device", "device", "device", "device"))
+    four = predict(profile(CPU, device), asked("device", "device", "device", "device", machine_cores=2))
+    before = 1024 * (1e-7 + 1e-8 + 2e-7) / four.step_s
+    assert four.step_s - alone.step_s == pytest.approx(4e-3 / (2 - before) - 1e-3)
+    two = asked("device", "device", machine_cores=4)
+    assert (
+        predict(profile(CPU, device), two).step_s == predict(profile(CPU, device), replace(two, machine_cores=0)).step_s
+    )
+
+
+def test_towers_that_ask_a_server_at_once_wait_for_each_other() -> None:
+    alone, both = (
+        predict(profile(CPU, FAST), asked(*towers, window=0, shares=shares))
+        for towers, shares in ((("fast",), (1.0,)), (("fast", "fast"), (0.5, 0.5)))
+    )
+    assert alone.step_s - both.step_s == pytest.approx(1e-5 * 512)  # half the rows are trained, and all are looked up
+
+
 def test_profiles_are_kept_and_read(tmp_path: Path) -> None:
     path = tmp_path / "job.profile.json"
     whole = profile(CPU, FAST)
