@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -68,3 +69,17 @@ def test_the_system_knows_it_by_its_name() -> None:
     lane = ThreadLane()
     thread = lane.begin(threading.get_native_id).result()
     assert Path(f"/proc/self/task/{thread}/comm").read_text(encoding="utf-8").strip() == THREAD
+
+
+def test_a_thread_that_computes_in_python_lets_the_step_go_on_soon() -> None:
+    before = sys.getswitchinterval()
+    try:
+        StepLane(SpanClock())
+        assert sys.getswitchinterval() == before
+        ThreadLane()
+        assert sys.getswitchinterval() <= 1e-3
+        sys.setswitchinterval(1e-4)  # a user's own choice, which is shorter
+        ThreadLane()
+        assert sys.getswitchinterval() == pytest.approx(1e-4, abs=2e-6)  # the system keeps whole microseconds
+    finally:
+        sys.setswitchinterval(before)
