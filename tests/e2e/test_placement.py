@@ -118,6 +118,7 @@ def test_a_plan_from_a_profile_is_obeyed(folder: Path, cluster: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_shares_follow_measured_speed_and_are_replayed(folder: Path, cluster: Any) -> None:
     """From equal shares to the ratio of speeds; the log makes the same changes again, and the same bits."""
     nodes = [
