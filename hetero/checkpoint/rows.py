@@ -36,6 +36,8 @@ FILE_BYTES = 32 << 20
 """Of one file: loading holds two in memory, whatever a table's size."""
 MOST_PARTS = 64
 """Ranges of buckets with files of their own, so that a server reads little of what others own."""
+_FILES_A_PART = 2
+"""At least, where there are several parts: when half is written all first files are on their way to the disk."""
 _CHUNKS_AHEAD = 16
 _FILES_AHEAD = 3
 """Files whose bytes the system fetches while one is decoded, so that the disk is never idle."""
@@ -80,7 +82,8 @@ def _write_group(
     """Write a group's rows of one server, in files of about 32 MiB at most. Raises SnapshotError."""
     width = cut.width
     mine = np.flatnonzero(owners == server)
-    parts = int(np.clip(-(-cut.held * (4 * width + 10) // FILE_BYTES), 1, min(MOST_PARTS, max(1, len(mine)))))
+    full = -(-cut.held * (4 * width + 10) // (_FILES_A_PART * FILE_BYTES))
+    parts = int(np.clip(full, 1, min(MOST_PARTS, max(1, len(mine)))))
     part_of = np.full(len(owners), -1, np.int32)
     part_of[mine] = np.arange(len(mine)) * parts // max(1, len(mine))
     storage = Storage(folder)
