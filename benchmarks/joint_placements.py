@@ -5,7 +5,8 @@
 Nodes of this machine by labels: two of CPUs, and one that stands for a V100. The text half waits as long as its node's
 device would take, and its core is free meanwhile. Every task is profiled by itself, a kind of node each; then the job
 runs with all on one node, on two CPU nodes, with its tower on the accelerator's node, and as the planner would have it.
-Nothing is fitted to the runs. All of them must give the same losses, bit for bit. --quick: one run of each.
+Nothing is fitted to the runs. Those of one tower must give the same losses, bit for bit, and those of several losses
+within 1e-5 of them. --quick: one run of each.
 """
 
 from __future__ import annotations
@@ -113,11 +114,14 @@ def main() -> int:
             for _ in range(1 if options.quick else 3):
                 rate, found = run(placed)
                 rates.append(rate)
-                losses.append(found)
+                losses.append((placed.roles.towers.count, found))
             errors.append(add_row(report, what, said, rates))
     report.check("largest error of the predicted samples/s", max(errors), at_most=0.15)
-    same = sum(bool(np.array_equal(losses[0], other)) for other in losses)
-    report.check("runs whose losses are those of the first, bit for bit", same, at_least=len(losses))
+    alone = [found for towers, found in losses if towers == 1]
+    same = sum(bool(np.array_equal(alone[0], other)) for other in alone)
+    report.check("runs of one tower whose losses are those of the first, bit for bit", same, at_least=len(alone))
+    apart = max((float(np.abs(found - alone[0]).max()) for towers, found in losses if towers > 1), default=0.0)
+    report.check("the most that losses of several towers differ from them", apart, at_most=1e-5)
     return finish(report, options)
 
 
@@ -200,6 +204,7 @@ def configuration(job: Job, links: Links) -> Configuration:
         calls=links.calls,
         group=links.groups.get(len(kinds("towers")), links.calls),
         dense_bytes=4.0 * sum(parameter.numel() for parameter in make_tower(spec).parameters()),
+        groups=len(spec.groups),
         machine_cores=usable_cores(),
     )
 

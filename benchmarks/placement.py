@@ -286,6 +286,7 @@ def configuration(job: Job, case: Case, links: Links) -> Configuration:
         calls=links.calls,
         group=links.groups.get(len(case.towers), links.calls),
         dense_bytes=4.0 * sum(parameter.numel() for parameter in module.parameters()),
+        groups=len(resolve(job).groups),
         machine_cores=usable_cores(),
     )
 

@@ -132,6 +132,7 @@ def predicted(plan: Plan, *, spec: JobSpec, cluster: ClusterSpec, profile: JobPr
             calls=Link(name="call", latency_s=_CALL_S, bytes_per_s=slowest),
             group=Link(name="collective", latency_s=_MESSAGE_S, bytes_per_s=slowest),
             dense_bytes=4.0 * sum(p.numel() for p in make_tower(spec).parameters()),
+            groups=len(spec.groups),
         ),
     )
 

@@ -310,7 +310,8 @@ class _Flow:
         )
         cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s - building_cpu_s), "forward": forward_cpu_s}
         moved = {name: (n - self._before[2][name]) / steps for name, n in self._client.traffic.to_dict().items()}
-        bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"]}
+        used = self._used_bytes()
+        bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"], "gather": used, "return": used}
         beside = {
             name: Point(rows=self.job.batch_size, seconds=spent.seconds.get(name, 0.0) / steps)
             for name in ((BESIDE_GATHER, BESIDE_RETURN) if self.job.train.texts else ())
@@ -324,6 +325,15 @@ class _Flow:
             )
             for name, own in seconds.items()
         }
+
+    def _used_bytes(self) -> float:
+        """Of the weights that a step uses, and of their gradients."""
+        rows = sum(
+            4 * spec.dim * len(group.unique)
+            for _, batch in self.batches
+            for spec, group in zip(self.job.groups, batch.groups, strict=True)
+        )
+        return rows / len(self.batches)
 
     def _seconds(self, steps: int) -> dict[str, float]:
         """Of each task in one step. Servers work inside the tower's spans, in the same thread: they are taken out."""

@@ -30,6 +30,7 @@ class Configuration:
 
     shares: of the batch, by tower; None for those with which towers end together. calls: a call from a tower to a
     server and back with its arrays; group: a message of a collective. dense_bytes: of the gradients that towers sum.
+    groups: of tables, whose rows towers swap one group at a time.
     machine_cores: CPUs that all nodes share, where they are on one machine; 0 for nodes of their own.
     """
 
@@ -42,6 +43,7 @@ class Configuration:
     calls: Link = LOCAL
     group: Link = LOCAL
     dense_bytes: float = 0.0
+    groups: int = 1
     machine_cores: float = 0.0
 
 
@@ -64,7 +66,7 @@ def predict(profile: JobProfile, configuration: Configuration) -> Prediction:
     step_s = max(
         _tower_s(profile, kind, share * batch, configuration)
         for kind, share in zip(configuration.towers, shares, strict=True)
-    ) + _meeting_s(configuration)
+    ) + _meeting_s(profile, configuration, shares)
     step_s += _crowding_s(profile, configuration, shares, step_s=step_s)
     rates = {
         "towers": batch / step_s,
@@ -109,14 +111,21 @@ def _leasing_s(profile: JobProfile, configuration: Configuration) -> float:
     return 2 * calls.latency_s / configuration.window + moved / towers / calls.bytes_per_s
 
 
-def _meeting_s(configuration: Configuration) -> float:
-    """The sum of dense gradients, and of leased rows what all towers swap."""
+def _meeting_s(profile: JobProfile, configuration: Configuration, shares: Sequence[float]) -> float:
+    """The sum of dense gradients; and of leased rows what all towers swap: weights and gradients of those that others
+    own."""
     towers, group = len(configuration.towers), configuration.group
     if towers == 1:
         return 0.0
-    summed = 2 * (towers - 1) / towers * configuration.dense_bytes / group.bytes_per_s
-    messages = 1 + (2 if configuration.window else 0)
-    return messages * group.latency_s + summed
+    moved, messages = 2 * (towers - 1) / towers * configuration.dense_bytes, 1
+    if configuration.window:
+        used = max(
+            sum(profile.of(kind).bytes(name, share * configuration.batch) for name in ("gather", "return"))
+            for kind, share in zip(configuration.towers, shares, strict=True)
+        )
+        moved += (towers - 1) / towers * used
+        messages += 2 * configuration.groups
+    return messages * group.latency_s + moved / group.bytes_per_s
 
 
 def _together(profile: JobProfile, configuration: Configuration) -> list[float]:

@@ -132,7 +132,12 @@ def test_meetings_cost_several_towers_time() -> None:
     group = Link(name="group", latency_s=1e-3, bytes_per_s=1e6)
     two = predict(profile(CPU, FAST), asked("fast", "fast", group=group, dense_bytes=1e4))
     free = predict(profile(CPU, FAST), asked("fast", "fast"))
-    assert two.step_s - free.step_s == pytest.approx(3 * 1e-3 + 1e4 / 1e6)
+    swapped = 2 * 8.0 * 512 / 2  # weights and gradients of half of each one's rows
+    assert two.step_s - free.step_s == pytest.approx(3 * 1e-3 + (1e4 + swapped) / 1e6)
+    more = predict(profile(CPU, FAST), asked("fast", "fast", group=group, dense_bytes=1e4, groups=3))
+    assert more.step_s - two.step_s == pytest.approx(4 * 1e-3)
+    pulled = [predict(profile(CPU, FAST), asked("fast", "fast", group=each, window=0)) for each in (group, NOTHING)]
+    assert pulled[0].step_s - pulled[1].step_s == pytest.approx(1e-3)
 
 
 def test_nodes_of_one_machine_share_its_cores() -> None:
