@@ -60,6 +60,25 @@ class Region:
         self.address = _address(fresh)
 
 
+class FixedRegion:
+    """Zeroed memory of at least `size` bytes at `address`, for good. It begins where a huge page may, so that it stands
+    on huge pages but for its last part, and none is idle. When the system has no more memory, the call raises OSError.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = max(1, -(-size // _PAGE)) * _PAGE
+        huge = self.size // _HUGE_PAGE * _HUGE_PAGE if _CAN_GROW else 0
+        if not huge:
+            self._map = _mapped(self.size, self.size + 1)
+            self.address = _address(self._map)
+            return
+        self._map = mmap.mmap(-1, self.size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        first = _address(self._map)
+        self.address = -(-first // _HUGE_PAGE) * _HUGE_PAGE
+        with contextlib.suppress(OSError):  # a kernel without them: ordinary pages serve
+            self._map.madvise(mmap.MADV_HUGEPAGE, self.address - first, huge)
+
+
 def _mapped(size: int, huge_from: int) -> mmap.mmap:
     if _CAN_GROW:
         region = mmap.mmap(-1, _whole_pages(size, huge_from), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

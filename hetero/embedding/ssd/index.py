@@ -6,7 +6,7 @@ import numpy as np
 
 from hetero.embedding.shards import SHARDS
 from hetero.errors import CapacityError
-from hetero.kernels.region import Region
+from hetero.kernels.region import FixedRegion
 from hetero.kernels.ssd_index import (
     ENTRIES_AT,
     ENTRY_COUNT,
@@ -30,7 +30,6 @@ MOST_ENTRY_BYTES = 12
 _FULLEST = 0.85
 _GROWTH = 1.22
 _FIRST_ENTRIES = 8
-_HUGE_FROM = 1 << 26  # a last huge page that is hardly used weighs little from here on
 
 
 class SsdIndex:
@@ -43,7 +42,7 @@ class SsdIndex:
         self._seeds = seeds
         self._shift = shift
         self._bits = position_bits
-        self._entries = [Region(1, huge_from=_HUGE_FROM) for _ in range(SHARDS)]
+        self._entries = [FixedRegion(1) for _ in range(SHARDS)]
         self.description = np.zeros((SHARDS, 3), np.uint64)
         for shard in range(SHARDS):
             self._resize(shard, _FIRST_ENTRIES)
@@ -74,13 +73,17 @@ class SsdIndex:
 
     def make_room(self, keys: KeySet) -> None:
         """Let `enter` succeed for these rows."""
+        left = self.description[:, ENTRY_COUNT] * _FULLEST - self.description[:, ROWS_IN]
+        if left.min() >= len(keys):  # even if one shard were to take them all
+            return
         needed = np.zeros(SHARDS, np.int64)
         needed_kernel(keys.tables, keys.keys, self._seeds, self._shift, needed)
         self._fit(needed)
 
     def reserve(self, rows: int) -> None:
         """Make room for about this many more rows at once, so that they come without growing. Raises CapacityError."""
-        self._fit(np.full(SHARDS, rows // SHARDS, np.int64))
+        mean = rows / SHARDS
+        self._fit(np.full(SHARDS, int(mean + 4 * mean**0.5), np.int64))  # shards differ by about the square root
 
     def _fit(self, needed: I64) -> None:
         """Let every shard take so many rows more, int64 [shards]."""
@@ -131,7 +134,7 @@ class SsdIndex:
 
     def _resize(self, shard: int, entries: int) -> None:
         """Entries for a shard, in fresh memory: those there are entered anew."""
-        fresh = Region(ENTRY_BYTES * entries, huge_from=_HUGE_FROM)
+        fresh = FixedRegion(ENTRY_BYTES * entries)
         at, count = int(self.description[shard, ENTRIES_AT]), int(self.description[shard, ENTRY_COUNT])
         if count:
             regrow_kernel(np.uint64(at), count, np.uint64(fresh.address), entries)

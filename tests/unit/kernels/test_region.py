@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero.kernels import region as region_module
-from hetero.kernels.region import Region
+from hetero.kernels.region import FixedRegion, Region
 from hetero.records import U64
 
 PAGE = mmap.PAGESIZE
@@ -98,3 +98,14 @@ def test_more_memory_than_there_can_be_is_refused_by_the_system() -> None:
     with pytest.raises((OSError, OverflowError)):
         region.grow(1 << 60)
     assert view(region, 2).tolist() == [5, 6]
+
+
+def test_memory_of_a_fixed_size_begins_at_a_huge_page_and_takes_no_more() -> None:
+    for size in (1, 5000, HUGE - 1, HUGE, (5 << 20) + 1):
+        region = FixedRegion(size)
+        assert size <= region.size < size + PAGE
+        assert region.address % (HUGE if region.size >= HUGE else PAGE) == 0
+        words = np.ctypeslib.as_array((ctypes.c_uint8 * region.size).from_address(region.address))
+        assert not words.any()
+        words[:] = 7
+        assert words.sum(dtype=np.int64) == 7 * region.size
