@@ -76,6 +76,13 @@ class NodeProbe:
             times.append(time.perf_counter() - began)
         return statistics.median(times)
 
+    def call_cpu_s(self, other: Any) -> float:
+        """CPU time of this process, all threads, in a call as `fetch` makes them."""
+        self.fetch(other, _OBJECT)
+        began = time.process_time()
+        self.fetch(other, _OBJECT)
+        return (time.process_time() - began) / _CALLS
+
     def rendezvous(self) -> Rendezvous:
         return free_rendezvous(cast(Any, ray).util.get_node_ip_address())
 
@@ -86,6 +93,19 @@ class NodeProbe:
         )
         try:
             return _sum_s(group, _SMALL // 4), _sum_s(group, _LARGE // 4)
+        finally:
+            group.close()
+
+    def sum_cpu_s(self, rendezvous: Rendezvous, rank: int, size: int) -> float:
+        """CPU time of this process, all threads, in a small sum over a group of `size`."""
+        group = CollectiveGroup.meet(
+            rendezvous, rank=rank, size=size, deadline_s=_DEADLINE_S, device=torch.device("cpu")
+        )
+        try:
+            _sum_s(group, _SMALL // 4)
+            began = time.process_time()
+            _sum_s(group, _SMALL // 4)
+            return (time.process_time() - began) / (1 + _CALLS)
         finally:
             group.close()
 
@@ -164,6 +184,18 @@ def group_link(actors: Sequence[Any]) -> Link:
     times = cast(list[tuple[float, float]], _get(answers))
     sent = 2 * (len(actors) - 1) / len(actors)
     return _link("collective", max(t[0] for t in times), max(t[1] for t in times), factor=sent)
+
+
+def call_cpu_s(made: Sequence[tuple[dict[str, Any], Any]]) -> float:
+    """CPU time of one end of a call between two nodes, with its array."""
+    return float(_get(made[0][1].call_cpu_s.remote(made[1][1])))
+
+
+def message_cpu_s(actors: Sequence[Any]) -> float:
+    """CPU time of one member in a small sum over all of them."""
+    meeting = _get(actors[0].rendezvous.remote())
+    answers = [actor.sum_cpu_s.remote(meeting, rank, len(actors)) for rank, actor in enumerate(actors)]
+    return statistics.median(cast(list[float], _get(answers)))
 
 
 def _link(name: str, small_s: float, large_s: float, *, least: int = _SMALL, factor: float = 1.0) -> Link:

@@ -206,6 +206,8 @@ def configuration(job: Job, links: Links) -> Configuration:
         dense_bytes=4.0 * sum(parameter.numel() for parameter in make_tower(spec).parameters()),
         groups=len(spec.groups),
         machine_cores=usable_cores(),
+        call_cpu_s=links.call_cpu_s,
+        message_cpu_s=links.message_cpu_s,
     )
 
 

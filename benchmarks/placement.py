@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 
-from actors.links import group_link, links_between, probes
+from actors.links import call_cpu_s, group_link, links_between, message_cpu_s, probes
 from actors.unlike_nodes import EmulatedNode, unlike_nodes
 from benchmarks.report import Report, add_arguments, finish
 from hetero.hardware.devices import Link
@@ -178,7 +178,10 @@ def prepared(folder: Path, *, address: str, seconds: float) -> Bench:
         cluster_path=cluster_path,
         profile=JobProfile.read(profile_path),
         links=Links(
-            calls=Link(**record["calls"]), groups={int(n): Link(**link) for n, link in record["groups"].items()}
+            calls=Link(**record["calls"]),
+            groups={int(n): Link(**link) for n, link in record["groups"].items()},
+            call_cpu_s=record["call_cpu_s"],
+            message_cpu_s=record["message_cpu_s"],
         ),
         seconds=seconds,
     )
@@ -241,10 +244,12 @@ def write_cluster(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """calls: through the object store. groups: of collectives, by number of towers."""
+    """calls: through the object store. groups: of collectives, by number of towers. CPU times: see Configuration."""
 
     calls: Link
     groups: Mapping[int, Link]
+    call_cpu_s: float
+    message_cpu_s: float
 
 
 def measured_links() -> Links:
@@ -252,7 +257,12 @@ def measured_links() -> Links:
     with probes() as made:
         calls = links_between(made[:2])[0].store
         actors = [actor for _, actor in made]
-        return Links(calls=calls, groups={size: group_link(actors[:size]) for size in (2, 3, 4)})
+        return Links(
+            calls=calls,
+            groups={size: group_link(actors[:size]) for size in (2, 3, 4) if size <= len(actors)},
+            call_cpu_s=call_cpu_s(made),
+            message_cpu_s=message_cpu_s(actors[:2]),
+        )
 
 
 def placed(job: Job, case: Case) -> Job:
@@ -288,6 +298,8 @@ def configuration(job: Job, case: Case, links: Links) -> Configuration:
         dense_bytes=4.0 * sum(parameter.numel() for parameter in module.parameters()),
         groups=len(resolve(job).groups),
         machine_cores=usable_cores(),
+        call_cpu_s=links.call_cpu_s,
+        message_cpu_s=links.message_cpu_s,
     )
 
 

@@ -21,6 +21,8 @@ from hetero.planning.task_profile import (
 )
 
 _ROUNDS = 30
+_BATCHES_A_CALL = 4
+"""That a tower asks a reader for at once."""
 LOCAL = Link(name="object store", latency_s=2e-3, bytes_per_s=1e9, source="a call and its arrays, assumed")
 
 
@@ -31,7 +33,8 @@ class Configuration:
     shares: of the batch, by tower; None for those with which towers end together. calls: a call from a tower to a
     server and back with its arrays; group: a message of a collective. dense_bytes: of the gradients that towers sum.
     groups: of tables, whose rows towers swap one group at a time.
-    machine_cores: CPUs that all nodes share, where they are on one machine; 0 for nodes of their own.
+    machine_cores: CPUs that all nodes share, where they are on one machine; 0 for nodes of their own. There it counts
+    what calls and collectives cost besides, call_cpu_s at each end of a call and message_cpu_s in each tower.
     """
 
     readers: Sequence[str]
@@ -45,6 +48,8 @@ class Configuration:
     dense_bytes: float = 0.0
     groups: int = 1
     machine_cores: float = 0.0
+    call_cpu_s: float = 0.0
+    message_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +122,26 @@ def _meeting_s(profile: JobProfile, configuration: Configuration, shares: Sequen
     towers, group = len(configuration.towers), configuration.group
     if towers == 1:
         return 0.0
-    moved, messages = 2 * (towers - 1) / towers * configuration.dense_bytes, 1
+    moved = 2 * (towers - 1) / towers * configuration.dense_bytes
     if configuration.window:
         used = max(
             sum(profile.of(kind).bytes(name, share * configuration.batch) for name in ("gather", "return"))
             for kind, share in zip(configuration.towers, shares, strict=True)
         )
         moved += (towers - 1) / towers * used
-        messages += 2 * configuration.groups
-    return messages * group.latency_s + moved / group.bytes_per_s
+    return _messages(configuration) * group.latency_s + moved / group.bytes_per_s
+
+
+def _messages(configuration: Configuration) -> int:
+    """Collectives of a step."""
+    if len(configuration.towers) == 1:
+        return 0
+    return 1 + (2 * configuration.groups if configuration.window else 0)
+
+
+def _calls(configuration: Configuration) -> float:
+    """Of a tower in a step: for its turn, for batches, for rows and with what comes back."""
+    return 1 + 1 / _BATCHES_A_CALL + 2 / max(configuration.window, 1)
 
 
 def _together(profile: JobProfile, configuration: Configuration) -> list[float]:
@@ -179,12 +195,14 @@ def _cpu_before_towers_s(profile: JobProfile, configuration: Configuration) -> f
     """CPU time of a step in readers, sequencer and servers."""
     batch = configuration.batch
     cpu_s = profile.of(configuration.readers[0]).cpu_s((*READER_TASKS, *SEQUENCER_TASKS), batch)
-    return cpu_s + profile.of(configuration.servers[0]).cpu_s(SERVER_TASKS, batch)
+    answered = len(configuration.towers) * _calls(configuration) * configuration.call_cpu_s
+    return cpu_s + profile.of(configuration.servers[0]).cpu_s(SERVER_TASKS, batch) + answered
 
 
 def _towers_cpu_s(profile: JobProfile, configuration: Configuration, shares: Sequence[float]) -> list[float]:
     """CPU time of a step in each tower."""
+    asked = _calls(configuration) * configuration.call_cpu_s + _messages(configuration) * configuration.message_cpu_s
     return [
-        profile.of(kind).cpu_s(TOWER_TASKS, share * configuration.batch)
+        asked + profile.of(kind).cpu_s(TOWER_TASKS, share * configuration.batch)
         for kind, share in zip(configuration.towers, shares, strict=True)
     ]

@@ -160,6 +160,21 @@ def test_towers_that_wait_for_devices_together_compute_together_on_a_machines_co
     )
 
 
+def test_calls_and_collectives_take_of_a_machines_cores_too() -> None:
+    """A tower has 3 collectives and 1.5 calls in a step of windows of 8; calls take as much at their other end."""
+    device = node("device", tower=(10e-3, 0.0), cpu_row_s=4e-3 / 1024)
+    base = asked("device", "device", "device", "device", machine_cores=2)
+    four = predict(profile(CPU, device), replace(base, call_cpu_s=1e-4, message_cpu_s=2e-4))
+    before = (1024 * (1e-7 + 1e-8 + 2e-7) + 4 * 1.5 * 1e-4) / four.step_s
+    own = 1e-3 + 1.5 * 1e-4 + 3 * 2e-4
+    assert four.step_s == pytest.approx(10e-3 + 4 * own / (2 - before) - own, rel=1e-6)
+    apart = replace(base, machine_cores=0, call_cpu_s=1e-4, message_cpu_s=2e-4)
+    assert (
+        predict(profile(CPU, device), apart).step_s
+        == predict(profile(CPU, device), replace(base, machine_cores=0)).step_s
+    )
+
+
 def test_towers_that_ask_a_server_at_once_wait_for_each_other() -> None:
     alone, both = (
         predict(profile(CPU, FAST), asked(*towers, window=0, shares=shares))
