@@ -86,26 +86,17 @@ class NodeProbe:
     def rendezvous(self) -> Rendezvous:
         return free_rendezvous(cast(Any, ray).util.get_node_ip_address())
 
-    def sums(self, rendezvous: Rendezvous, rank: int, size: int) -> tuple[float, float]:
-        """Seconds of a small and a large sum over a group of `size`."""
+    def sums(self, rendezvous: Rendezvous, rank: int, size: int) -> tuple[float, float, float]:
+        """Seconds of a small and a large sum over a group of `size`; CPU time of this process, all threads, in a small
+        one."""
         group = CollectiveGroup.meet(
             rendezvous, rank=rank, size=size, deadline_s=_DEADLINE_S, device=torch.device("cpu")
         )
         try:
-            return _sum_s(group, _SMALL // 4), _sum_s(group, _LARGE // 4)
-        finally:
-            group.close()
-
-    def sum_cpu_s(self, rendezvous: Rendezvous, rank: int, size: int) -> float:
-        """CPU time of this process, all threads, in a small sum over a group of `size`."""
-        group = CollectiveGroup.meet(
-            rendezvous, rank=rank, size=size, deadline_s=_DEADLINE_S, device=torch.device("cpu")
-        )
-        try:
-            _sum_s(group, _SMALL // 4)
+            large_s = _sum_s(group, _LARGE // 4)
             began = time.process_time()
-            _sum_s(group, _SMALL // 4)
-            return (time.process_time() - began) / (1 + _CALLS)
+            small_s = _sum_s(group, _SMALL // 4)
+            return small_s, large_s, (time.process_time() - began) / (1 + _CALLS)
         finally:
             group.close()
 
@@ -179,9 +170,7 @@ def _pair(made: Sequence[tuple[dict[str, Any], Any]], first: int, second: int) -
 
 def group_link(actors: Sequence[Any]) -> Link:
     """Of a sum over all of them. bytes_per_s: what each sends, 2 (n - 1) / n of the values as in a ring."""
-    meeting = _get(actors[0].rendezvous.remote())
-    answers = [actor.sums.remote(meeting, rank, len(actors)) for rank, actor in enumerate(actors)]
-    times = cast(list[tuple[float, float]], _get(answers))
+    times = _sums(actors)
     sent = 2 * (len(actors) - 1) / len(actors)
     return _link("collective", max(t[0] for t in times), max(t[1] for t in times), factor=sent)
 
@@ -193,9 +182,14 @@ def call_cpu_s(made: Sequence[tuple[dict[str, Any], Any]]) -> float:
 
 def message_cpu_s(actors: Sequence[Any]) -> float:
     """CPU time of one member in a small sum over all of them."""
+    return statistics.median(cpu_s for _, _, cpu_s in _sums(actors))
+
+
+def _sums(actors: Sequence[Any]) -> list[tuple[float, float, float]]:
+    """What each measures of sums over all of them."""
     meeting = _get(actors[0].rendezvous.remote())
-    answers = [actor.sum_cpu_s.remote(meeting, rank, len(actors)) for rank, actor in enumerate(actors)]
-    return statistics.median(cast(list[float], _get(answers)))
+    answers = [actor.sums.remote(meeting, rank, len(actors)) for rank, actor in enumerate(actors)]
+    return cast(list[tuple[float, float, float]], _get(answers))
 
 
 def _link(name: str, small_s: float, large_s: float, *, least: int = _SMALL, factor: float = 1.0) -> Link:

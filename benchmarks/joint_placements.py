@@ -29,7 +29,7 @@ from torch import Tensor
 from actors.unlike_nodes import EmulatedNode, unlike_nodes
 from benchmarks.emulated import device_here
 from benchmarks.joint import WINDOW, Size, job_of, made_data, tell
-from benchmarks.placement import Links, measured_links
+from benchmarks.node_links import Links, measured_links
 from benchmarks.report import Report, arguments, finish
 from hetero.hardware.probe import usable_cores
 from hetero.loops.protocols import Phase

@@ -30,8 +30,8 @@ from typing import Any
 
 import yaml
 
-from actors.links import call_cpu_s, group_link, links_between, message_cpu_s, probes
 from actors.unlike_nodes import EmulatedNode, unlike_nodes
+from benchmarks.node_links import Links, measured_links
 from benchmarks.report import Report, add_arguments, finish
 from hetero.hardware.devices import Link
 from hetero.hardware.probe import usable_cores
@@ -240,29 +240,6 @@ def write_cluster(folder: Path) -> Path:
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump({"cluster_name": "unlike", "available_node_types": types}), encoding="utf-8")
     return path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """calls: through the object store. groups: of collectives, by number of towers. CPU times: see Configuration."""
-
-    calls: Link
-    groups: Mapping[int, Link]
-    call_cpu_s: float
-    message_cpu_s: float
-
-
-def measured_links() -> Links:
-    """Between nodes of the cluster, without anything else running."""
-    with probes() as made:
-        calls = links_between(made[:2])[0].store
-        actors = [actor for _, actor in made]
-        return Links(
-            calls=calls,
-            groups={size: group_link(actors[:size]) for size in (2, 3, 4) if size <= len(actors)},
-            call_cpu_s=call_cpu_s(made),
-            message_cpu_s=message_cpu_s(actors[:2]),
-        )
 
 
 def placed(job: Job, case: Case) -> Job:

@@ -86,6 +86,16 @@ def hash_point(job: JobSpec, batches: Sequence[tuple[BatchSpec, Batch]]) -> Poin
     return Point(rows=job.batch_size, seconds=seconds, cpu_s=seconds, bytes=bytes_)
 
 
+def used_bytes(job: JobSpec, batches: Sequence[tuple[BatchSpec, Batch]]) -> float:
+    """Of the weights that a step uses, on average; their gradients are as large."""
+    all_bytes = sum(
+        4 * spec.dim * len(group.unique)
+        for _, batch in batches
+        for spec, group in zip(job.groups, batch.groups, strict=True)
+    )
+    return all_bytes / len(batches)
+
+
 def block_points(module: nn.Module, inputs: tuple[Any, ...], *, rows: int, is_bf16: bool) -> dict[str, Point]:
     """Each block of a tower alone, forward and backward, on the inputs it gets in the tower. Blocks: its submodules.
 

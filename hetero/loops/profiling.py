@@ -38,7 +38,7 @@ from hetero.keys.windows import TowerWindow
 from hetero.loops.batches import InlineStream
 from hetero.loops.local_servers import LocalServers
 from hetero.loops.modes import dense_side
-from hetero.loops.profile_parts import block_points, hash_point, input_costs, window_point
+from hetero.loops.profile_parts import block_points, hash_point, input_costs, used_bytes, window_point
 from hetero.loops.protocols import BatchStream
 from hetero.loops.reader import Reader, make_sequencer
 from hetero.loops.run import DataPass
@@ -310,7 +310,7 @@ class _Flow:
         )
         cpu_s = {**_cpu_shares(seconds, step_cpu_s - forward_cpu_s - building_cpu_s), "forward": forward_cpu_s}
         moved = {name: (n - self._before[2][name]) / steps for name, n in self._client.traffic.to_dict().items()}
-        used = self._used_bytes()
+        used = used_bytes(self.job, self.batches)
         bytes_ = {"lookup": moved["pulled"], "push": moved["pushed"], "gather": used, "return": used}
         beside = {
             name: Point(rows=self.job.batch_size, seconds=spent.seconds.get(name, 0.0) / steps)
@@ -325,15 +325,6 @@ class _Flow:
             )
             for name, own in seconds.items()
         }
-
-    def _used_bytes(self) -> float:
-        """Of the weights that a step uses, and of their gradients."""
-        rows = sum(
-            4 * spec.dim * len(group.unique)
-            for _, batch in self.batches
-            for spec, group in zip(self.job.groups, batch.groups, strict=True)
-        )
-        return rows / len(self.batches)
 
     def _seconds(self, steps: int) -> dict[str, float]:
         """Of each task in one step. Servers work inside the tower's spans, in the same thread: they are taken out."""
