@@ -1,10 +1,12 @@
 """Where a step's sparse side runs: rows and their lookup, gradients and their update.
 
-    step's thread   texts --------------> head, loss, its backward ----------> texts' backward -> dense update
-    sparse side     rows, lookup ------/                          \\--> rows' gradients, update --/
+    step's thread   texts --------------> head, loss, its backward ----------> texts' backward -> dense update -> texts
+    sparse side     rows, lookup ------/                          \\--> rows' gradients, update -> the next rows, lookup
 
 A tower that reads texts has much to do before it needs rows and after it knows their gradients. Where the sparse side
-issues no collectives it has a thread of its own; otherwise both run in turn, with the same bits.
+issues no collectives it has a thread of its own; otherwise both run in turn, with the same bits. A tower alone waits
+for the update of a step's rows when the next step needs rows; of several towers none begins the sum over all before
+its gradients are given.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ at each of its operations, hundreds of times a step."""
 
 
 class SparseLane(Protocol):
-    """clock: of the thread that does the work."""
+    """clock: of the thread that does the work. apart: whether that is another than the step's."""
 
     clock: SpanClock
+    apart: bool
 
     def begin(self, work: Callable[[], Result]) -> Pending[Result]:
         """Do it after what was begun before; `result` raises what it raised."""
@@ -51,6 +54,8 @@ class _Done(Generic[Result]):
 class StepLane:
     """In the step's thread, at once."""
 
+    apart = False
+
     def __init__(self, clock: SpanClock) -> None:
         self.clock = clock
 
@@ -60,6 +65,8 @@ class StepLane:
 
 class ThreadLane:
     """In a thread of its own. What it waits for is not waiting of the step's thread, so its clock is apart."""
+
+    apart = True
 
     def __init__(self) -> None:
         self.clock = SpanClock()

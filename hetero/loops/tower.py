@@ -20,7 +20,7 @@ from torch import nn
 from hetero.errors import NumericsError, TowerError
 from hetero.exchange.client import PushSummary, RowClient
 from hetero.exchange.dense_sides import DenseSide
-from hetero.exchange.messages import Purpose
+from hetero.exchange.messages import Pending, Purpose
 from hetero.exchange.server_pooling import pooled_groups, shown
 from hetero.exchange.sources import RowSource
 from hetero.hardware.tower_device import ON_HOST, TowerDevice
@@ -80,6 +80,8 @@ class Tower:
         self._loss = TowerLoss(job)
         self._place = place
         self.lane = lane or StepLane(clock)
+        self._leaving: Pending[PushSummary] | None = None
+        self._goes_on = self.lane.apart and towers == 1
         self._read = getattr(module, "read", None) if job.train.texts else None
         self._backend = Backend.TORCH if place.holds_rows else Backend.AUTO
         self._is_bf16 = precision is Precision.BF16
@@ -92,12 +94,14 @@ class Tower:
         are not finite are rejected and counted.
         """
         with self.clock.span(Span.ROWS_PULL):
-            coming = self.lane.begin(lambda: self._looked_up(spec, batch, source))
+            before = self._leaving
+            coming = self.lane.begin(lambda: self._looked_up(spec, batch, source, before=before))
             self.dense.begin()
         with self.clock.span(Span.TOWER_STEP):
             _seed_dropout(self._job.seed, spec.step, spec.tower, kind=self._place.kind)
             texts = self._texts(batch)
         with self.clock.span(Span.ROWS_PULL):
+            self._settle()
             found = coming.result()
         with self.clock.span(Span.TOWER_STEP):
             leaves = [leaf_of(text) for text in texts]
@@ -105,11 +109,12 @@ class Tower:
             loss = self._loss(self._output(batch, embeddings, is_bf16=self._is_bf16), batch, weight_sum=spec.weight_sum)
             loss.backward()  # type: ignore[no-untyped-call]
         with self.clock.span(Span.ROWS_PUSH):
-            leaving = self.lane.begin(lambda: self._given(spec, batch, source, found, embeddings))
+            self._leaving = self.lane.begin(lambda: self._given(spec, batch, source, found, embeddings))
         with self.clock.span(Span.TOWER_STEP):
             backward(texts, leaves)
-        with self.clock.span(Span.ROWS_PUSH):
-            self._note_rejected(leaving.result())
+        if not self._goes_on:
+            with self.clock.span(Span.ROWS_PUSH):
+                self._settle()
         with self.clock.span(Span.GRADS_MERGE):
             outcome = self.dense.step(loss, flag=flag)
         self._note_step(batch, outcome)
@@ -139,11 +144,13 @@ class Tower:
 
     def deliver(self, source: RowSource, *, steps: int) -> None:
         """Let the servers hold everything as it is after `steps` steps; training goes on."""
+        self._settle()
         self._note_rejected(source.deliver(steps))
         self._note_rejected_dense(self.dense.settle())
 
     def let_go(self, source: RowSource, *, steps: int) -> None:
         """Let the servers hold everything as it is after `steps` steps, and lease nothing."""
+        self._settle()
         self._note_rejected(source.let_go(steps))
         self._note_rejected_dense(self.dense.settle())
 
@@ -153,11 +160,23 @@ class Tower:
 
     def finish(self, source: RowSource) -> None:
         """Wait until every update is with the servers."""
+        self._settle()
         self._note_rejected(source.finish())
         self._note_rejected_dense(self.dense.settle())
 
-    def _looked_up(self, spec: BatchSpec, batch: Batch, source: RowSource) -> _LookedUp:
-        """The batch's rows, as leaves, and what its lookups make of them."""
+    def _settle(self) -> None:
+        """Wait until the rows' gradients of the step before are given to the source; raises what that raised."""
+        if self._leaving is not None:
+            self._note_rejected(self._leaving.result())
+            self._leaving = None
+
+    def _looked_up(
+        self, spec: BatchSpec, batch: Batch, source: RowSource, *, before: Pending[PushSummary] | None
+    ) -> _LookedUp:
+        """The batch's rows, as leaves, and what its lookups make of them. before: the step before's gradients, which
+        were given by now; where that failed no row is asked for."""
+        if before is not None:
+            before.result()
         with self.lane.clock.span(Span.ROWS_PULL):
             rows = [values.to(self._place.device).requires_grad_() for values in source.rows(spec, batch)]
             return _LookedUp(rows, embed(shown(batch, self._pooled), rows, self._layout, backend=self._backend))

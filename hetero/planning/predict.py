@@ -95,8 +95,9 @@ def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configu
     """Of a step with so many rows, without meeting others."""
     node = profile.of(kind)
     routing_s = node.seconds(ROUTING_TASKS, rows) if len(configuration.servers) > 1 else 0.0
+    is_alone = len(configuration.towers) == 1
     if configuration.window:  # several towers swap leased rows, which the step's thread does
-        return node.tower_s(rows, pull_s=routing_s, is_apart=len(configuration.towers) == 1)
+        return node.tower_s(rows, pull_s=routing_s, is_apart=is_alone)
     servers, calls = [profile.of(each) for each in configuration.servers], configuration.calls
 
     def waited_s(task: str) -> float:  # all towers ask at once, and the last one answered waits for the others
@@ -104,7 +105,7 @@ def _tower_s(profile: JobProfile, kind: str, rows: float, configuration: Configu
         return of_servers + calls.latency_s + node.bytes(task, rows) / calls.bytes_per_s
 
     lookup, push = SERVER_TASKS
-    return node.tower_s(rows, pull_s=routing_s + waited_s(lookup), push_s=waited_s(push))
+    return node.tower_s(rows, pull_s=routing_s + waited_s(lookup), push_s=waited_s(push), is_alone=is_alone)
 
 
 def _leasing_s(profile: JobProfile, configuration: Configuration) -> float:

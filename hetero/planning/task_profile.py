@@ -5,7 +5,7 @@
 
 Blocks of the tower stand beside them as `forward/<block>` and `backward/<block>`, and are in `forward` and `backward`.
 A tower that reads texts has a thread for rows: `beside gather` and `beside return` are the seconds of reading and of
-its backward pass, in `forward` and `backward` too, while which those two go on.
+its backward pass, in `forward` and `backward` too, while which those two go on, and the update of dense parameters.
 """
 
 from __future__ import annotations
@@ -54,14 +54,19 @@ class NodeProfile:
         """Of tasks together, on a batch of `rows`."""
         return sum(_between(self.tasks.get(name, ()), rows, "seconds") for name in names)
 
-    def tower_s(self, rows: float, *, pull_s: float = 0.0, push_s: float = 0.0, is_apart: bool = True) -> float:
+    def tower_s(
+        self, rows: float, *, pull_s: float = 0.0, push_s: float = 0.0, is_apart: bool = True, is_alone: bool = True
+    ) -> float:
         """Of a tower's step. pull_s, push_s: what it waits besides, before it has rows and after it knows their
-        gradients. is_apart: rows come and go in a thread of their own, where texts are read meanwhile."""
+        gradients. is_apart: rows come and go in a thread of their own, where texts are read meanwhile. is_alone: no
+        other tower waits for the gradients, which may go while the next step begins."""
         whole = self.seconds(TOWER_TASKS, rows) + pull_s + push_s
-        if not is_apart:
+        if not is_apart or BESIDE_GATHER not in self.tasks:
             return whole
         pull_s += self.seconds(("gather",), rows)
         push_s += self.seconds(("return",), rows)
+        if is_alone:
+            return whole - min(pull_s + push_s, self.seconds((BESIDE_RETURN, "optimizer", BESIDE_GATHER), rows))
         return (
             whole
             - min(pull_s, self.seconds((BESIDE_GATHER,), rows))
