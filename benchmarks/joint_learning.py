@@ -36,6 +36,7 @@ SETS: Mapping[str, str] = {
 }
 MODELS = ("wide", "text", "joint", "text_pretrained", "joint_pretrained")
 SEEDS = (7, 8, 9)
+_OF_BOTH_HALVES = ("history", "fusion", "half_loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def job_of(raw: dict[str, Any], model: str, *, seed: int, folder: Path) -> Job:
         tower = {"name": "wide_and_deep", "args": kept, "optimizer": tower["optimizer"]}
         features.pop("text")
     if model.startswith("text"):
-        tower["args"] = {name: value for name, value in tower["args"].items() if name != "history"}
+        tower["args"] = {name: value for name, value in tower["args"].items() if name not in _OF_BOTH_HALVES}
         features, tables = {"text": features["text"]}, []
     if model.endswith("_pretrained"):
         tower["parts"] = [{**part, "from": str(PRETRAINED)} for part in tower["parts"]]

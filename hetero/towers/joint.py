@@ -5,6 +5,11 @@
     lookups of dim 2 and more, dense features             /
     lookups of dim 1, dense features -> linear part -> added to the first label's logit
 
+With fusion `late` texts have a head of their own, the rest another, and logits are the means of both heads'. A network
+fed by both learns first from the half that fits the training data faster, and the other half little (Wang, Tran,
+Feiszli 2020, "What makes training multi-modal classification networks hard?", CVPR); `half_loss` lets each half learn
+from a loss of its own besides, as there.
+
 Parameters are named by their half: `text.`, `head.`, `wide.`, `histories.`.
 """
 
@@ -12,6 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +31,22 @@ from hetero.towers.layers import LinearPart, linear
 from hetero.towers.outputs import TowerOutput
 from hetero.towers.task_heads import MixtureOfExperts, SharedBottom
 from hetero.towers.text_half import MaskedLoss, TextHalf, TextPooling, text_spec
+
+
+class Fusion(Enum):
+    """Where the halves meet: before one head, or after a head each."""
+
+    EARLY = "early"
+    LATE = "late"
+
+
+class LateHeads(nn.Module):
+    """A head for texts and one for the rest, which may be absent where there is a linear part alone."""
+
+    def __init__(self, text: nn.Module, rest: nn.Module | None) -> None:
+        super().__init__()
+        self.text = text
+        self.rest = rest
 
 
 class TextAttention(nn.Module):
@@ -52,7 +75,8 @@ class Joint(nn.Module):
     pooling: `mean` or `cls`. text_dropout: of the pooled vectors. history: sequence lookups that the first text attends
     to; other sequences enter as means. masked: `{share, weight}` of a masked language model's loss on the side.
     hidden: layers of the head, or of each expert. experts: 0 shares the bottom among labels, more make a mixture (MMoE)
-    with `task_hidden` layers a label. Raises TowerError for arguments that do not fit the job.
+    with `task_hidden` layers a label. fusion: `early` or `late`. half_loss: weight of the loss of each half's logits,
+    with `late`. Raises TowerError for arguments that do not fit the job.
     """
 
     def __init__(
@@ -69,6 +93,8 @@ class Joint(nn.Module):
         activation: str = "relu",
         dropout: float = 0.0,
         norm: str = "none",
+        fusion: str = "early",
+        half_loss: float = 0.0,
     ) -> None:
         super().__init__()
         if not inputs.texts:
@@ -88,24 +114,33 @@ class Joint(nn.Module):
         self._rest = tuple(lookup for lookup in inputs.deep if lookup not in self._attended)
         self.wide = LinearPart(inputs) if inputs.wide or inputs.dense else None
         own = deep_width(inputs.dense, self._rest) if inputs.dense or self._rest else 0
-        width = own + len(self.texts) * spec.width + sum(lookup.dim for lookup in self._attended)
         self._tasks, self._has_own, self._has_masked = len(inputs.tasks), own > 0, masked is not None
-        self.head: nn.Module
-        if experts:
-            self.head = MixtureOfExperts(
+        self._is_late = choice("fusion", fusion, Fusion) is Fusion.LATE
+        self._half_loss = _half_loss(half_loss, is_late=self._is_late)
+
+        def network(width: int) -> nn.Module:
+            labels = 1 + self._tasks
+            if not experts:
+                return SharedBottom(width, hidden, labels=labels, activation=activation, dropout=dropout, norm=norm)
+            return MixtureOfExperts(
                 width,
                 hidden,
                 experts=positive("experts", experts),
                 task_hidden=task_hidden,
-                labels=1 + self._tasks,
+                labels=labels,
                 activation=activation,
                 dropout=dropout,
                 norm=norm,
             )
+
+        of_texts, rest = len(self.texts) * spec.width, own + sum(lookup.dim for lookup in self._attended)
+        if self._is_late and not rest and self.wide is None:
+            raise TowerError("fusion: `late` joins texts and what else there is, and the job has texts alone")
+        self.head: nn.Module
+        if self._is_late:
+            self.head = LateHeads(network(of_texts), network(rest) if rest else None)
         else:
-            self.head = SharedBottom(
-                width, hidden, labels=1 + self._tasks, activation=activation, dropout=dropout, norm=norm
-            )
+            self.head = network(of_texts + rest)
 
     def read(self, tokens: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """A vector of each text, [B, D]: what needs no rows. tokens: int [B, T] each."""
@@ -119,17 +154,56 @@ class Joint(nn.Module):
             for attention, lookup in zip(self.histories, self._attended, strict=True)
         ]
         own = [deep_features(dense, embeddings, self._rest)] if self._has_own else []
-        logits: Tensor = self.head(torch.cat([*own, *attended, *texts], 1))
-        first = logits[:, 0] if self.wide is None else logits[:, 0] + self.wide(dense, embeddings)
-        if not self._tasks and not (self._has_masked and self.training):
+        linear_logits = None if self.wide is None else self.wide(dense, embeddings)
+        if not self._is_late:
+            logits: Tensor = _with_linear(self.head(torch.cat([*own, *attended, *texts], 1)), linear_logits)
+            halves = None
+        else:
+            halves = self._halves(torch.cat(texts, 1), [*own, *attended], linear_logits)
+            logits = (halves[0] + halves[1]) / 2
+        first = logits[:, 0]
+        if not self._tasks and not (self.training and (self._has_masked or self._half_loss)):
             return first
-        return TowerOutput(logits=first, tasks=logits[:, 1:] if self._tasks else None, side=self._side(embeddings))
+        return TowerOutput(
+            logits=first,
+            tasks=logits[:, 1:] if self._tasks else None,
+            side=self._side(embeddings),
+            parts=_first(halves) if self.training and self._half_loss else None,
+            part_weight=self._half_loss,
+        )
+
+    def _halves(self, texts: Tensor, rest: Sequence[Tensor], linear_logits: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits [B, labels] of texts alone and of the rest alone."""
+        heads = cast(LateHeads, self.head)
+        of_texts: Tensor = heads.text(texts)
+        of_rest = torch.zeros_like(of_texts) if heads.rest is None else heads.rest(torch.cat(list(rest), 1))
+        return of_texts, _with_linear(of_rest, linear_logits)
 
     def _side(self, embeddings: Embeddings) -> Tensor | None:
         """The masked language model's loss over all texts, [B], while training."""
         if not (self._has_masked and self.training):
             return None
         return torch.stack([self.text.hidden_loss(embeddings.tokens(text.name)) for text in self.texts]).sum(0)
+
+
+def _with_linear(logits: Tensor, linear_logits: Tensor | None) -> Tensor:
+    """Logits [B, labels], the first label's with the linear part's [B] added."""
+    if linear_logits is None:
+        return logits
+    return torch.cat([(logits[:, 0] + linear_logits).unsqueeze(1), logits[:, 1:]], 1)
+
+
+def _first(halves: tuple[Tensor, Tensor] | None) -> Tensor | None:
+    """Of both, the first label's: [B, 2]."""
+    return None if halves is None else torch.stack([half[:, 0] for half in halves], 1)
+
+
+def _half_loss(weight: float, *, is_late: bool) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise TowerError(f"half_loss must be a number of 0 or more, got {weight!r}")
+    if weight and not is_late:
+        raise TowerError(f"half_loss is {weight:g}, but halves have logits of their own with `fusion: late` alone")
+    return float(weight)
 
 
 def _history(inputs: TowerInputs, name: str) -> LookupInput:

@@ -3,6 +3,7 @@
     label      bce, mse, pairwise, or bce+pairwise       tower.loss
     tasks      bce of each further label, weighted       data.tasks
     side       the tower's own, row by row               such as a masked language model's
+    parts      the label's, of parts of the model alone  such as the halves of a joint tower
 
 Sums over rows add up over towers; a pairwise loss compares rows of one batch, so it is for one tower.
 """
@@ -61,7 +62,10 @@ class TowerLoss:
         logits = output.logits.float()
         weights = None if batch.weights is None else _beside(logits, batch.weights)
         labels = _beside(logits, batch.labels)
-        rows = torch.zeros_like(logits) if self._row_loss is None else self._row_loss(logits, labels)
+        rows = self._of_rows(logits, labels)
+        parts = [] if output.parts is None else list(output.parts.float().unbind(1))
+        for part in parts:
+            rows = rows + output.part_weight * self._of_rows(part, labels)
         if output.tasks is not None and batch.tasks is not None:
             rows = rows + task_losses(output.tasks.float(), _beside(logits, batch.tasks), self._tasks)
         if output.side is not None:
@@ -72,7 +76,13 @@ class TowerLoss:
         if self._is_pairwise and batch.gauc_ids is not None:
             groups = _beside(logits, batch.gauc_ids.view("int64"))
             loss = loss + pairwise_loss(logits, labels, groups, weights)
+            for part in parts:
+                loss = loss + output.part_weight * pairwise_loss(part, labels, groups, weights)
         return loss
+
+    def _of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Losses of the label, [B]; zeros where rows are ranked alone."""
+        return torch.zeros_like(logits) if self._row_loss is None else self._row_loss(logits, labels)
 
 
 def _beside(logits: Tensor, values: np.ndarray) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -13,11 +13,15 @@ from hetero.errors import TowerError
 class TowerOutput:
     """logits float [B], of the job's label. tasks: logits float [B, K] of its further labels, in the job's order. side:
     float [B], a loss of the tower's own for each row, weighted already, added to the row's loss; while training alone.
+    parts: logits float [B, P] of the job's label, each by a part of the model alone, whose losses are added with
+    `part_weight`; while training alone.
     """
 
     logits: Tensor
     tasks: Tensor | None = None
     side: Tensor | None = None
+    parts: Tensor | None = None
+    part_weight: float = 0.0
 
 
 def check_output(output: object, rows: int, *, tasks: int = 0) -> TowerOutput:
@@ -34,7 +38,9 @@ def check_output(output: object, rows: int, *, tasks: int = 0) -> TowerOutput:
         )
     if output.side is not None and tuple(output.side.shape) != (rows,):
         raise TowerError(f"the tower returned a side loss of shape {list(output.side.shape)}; it must be [{rows}]")
-    return TowerOutput(logits=check_logits(output.logits, rows), tasks=output.tasks, side=output.side)
+    if output.parts is not None and (output.parts.dim() != 2 or len(output.parts) != rows):
+        raise TowerError(f"the tower returned logits of parts of shape {list(output.parts.shape)}; wanted [{rows}, P]")
+    return replace(output, logits=check_logits(output.logits, rows))
 
 
 def check_logits(logits: object, rows: int) -> Tensor:

@@ -16,7 +16,7 @@ from hetero.records import JobSpec, Pooling, TaskSpec, TextFeature, TowerSpec
 from hetero.records.transformer import Objective
 from hetero.towers.build import make_tower
 from hetero.towers.embeddings import TextInput, embed
-from hetero.towers.joint import Joint, TextAttention
+from hetero.towers.joint import Joint, LateHeads, TextAttention
 from hetero.towers.losses import TowerLoss, pairwise_loss, task_losses
 from hetero.towers.outputs import TowerOutput, check_output
 from hetero.towers.task_heads import MixtureOfExperts
@@ -173,7 +173,10 @@ def joint_sample(**args: object) -> Sample:
 FULL: dict[str, object] = {"history": ["history"], "masked": {"share": 0.5, "weight": 0.1}, "pooling": "cls"}
 
 
-@pytest.mark.parametrize("more", [{"experts": 2}, {"experts": 0}])
+LATE: dict[str, object] = {"fusion": "late", "half_loss": 0.5}
+
+
+@pytest.mark.parametrize("more", [{"experts": 2}, {"experts": 0}, LATE, {**LATE, "experts": 2}])
 def test_both_halves_and_the_rows_get_gradients(more: dict[str, object]) -> None:
     sample = joint_sample(**FULL, **more)
     module, leaves = make_tower(sample.job).train(), sample.leaves()
@@ -187,6 +190,62 @@ def test_both_halves_and_the_rows_get_gradients(more: dict[str, object]) -> None
         assert rows.grad is not None
         assert rows.grad.abs().sum() > 0
     assert {name.split(".")[0] for name, _ in module.named_parameters()} == {"text", "head", "wide", "histories"}
+
+
+def test_halves_that_meet_late_know_nothing_of_each_other() -> None:
+    """Logits are the means of both heads'; beside them each half's own, of the first label, while training."""
+    sample = joint_sample(**LATE, history=["history"])
+    module, dense = make_tower(sample.job).train(), torch.from_numpy(sample.batch.dense)
+    assert isinstance(module, Joint)
+    assert isinstance(module.head, LateHeads)
+    embeddings = embed(sample.batch, sample.leaves(), sample.layout)
+    found = module(dense, embeddings)
+    assert found.parts.shape == (len(TOKENS), 2)
+    torch.testing.assert_close(found.parts.mean(1), found.logits)
+    texts = module.head.text(module.read([torch.from_numpy(TOKENS)])[0])
+    torch.testing.assert_close(found.parts[:, 0], texts[:, 0])
+    others = embed(replace(sample.batch, tokens=(TOKENS[::-1].copy(),)), sample.leaves(), sample.layout)
+    changed = module(dense, others).parts
+    assert not torch.equal(changed[:, 0], found.parts[:, 0])
+    plain = module(dense, embed(sample.batch, [rows * 2 for rows in sample.leaves()], sample.layout)).parts
+    assert torch.equal(plain[:, 0], found.parts[:, 0])
+    assert not torch.equal(plain[:, 1], found.parts[:, 1])
+    assert module.eval()(dense, embeddings).parts is None
+
+
+def test_a_half_may_be_a_linear_part_alone() -> None:
+    sample = joint_sample(**LATE)
+    lookups = tuple(lookup for lookup in sample.job.lookups if lookup.name == "wide")
+    module = make_tower(replace(sample.job, lookups=lookups, train=replace(sample.job.train, dense=())))
+    assert isinstance(module, Joint)
+    assert isinstance(module.head, LateHeads)
+    assert module.head.rest is None
+    textual = replace(sample.job, lookups=(), train=replace(sample.job.train, dense=()))
+    with pytest.raises(TowerError, match="the job has texts alone"):
+        make_tower(textual)
+
+
+@pytest.mark.parametrize("loss", ["bce", "mse", "bce+pairwise"])
+def test_parts_of_a_model_have_losses_of_their_own(loss: str) -> None:
+    sample = joint_sample()
+    job = replace(sample.job, tower=replace(sample.job.tower, loss=loss))
+    job = replace(job, train=replace(job.train, gauc_column="user"))
+    batch = replace(
+        sample.batch, gauc_ids=np.array([3, 3, 3, 4], np.uint64), weights=np.array([1, 2, 0.5, 1], np.float32)
+    )
+    logits, parts = torch.randn(4), torch.randn(4, 2)
+    compute = TowerLoss(job)
+    tasks = torch.zeros(4, 1)
+
+    def alone(values: torch.Tensor) -> torch.Tensor:
+        return compute(TowerOutput(logits=values, tasks=tasks), batch, weight_sum=4.5)
+
+    of_tasks = alone(torch.zeros(4)) - TowerLoss(job)(
+        TowerOutput(logits=torch.zeros(4)), replace(batch, tasks=None), weight_sum=4.5
+    )
+    whole = compute(TowerOutput(logits=logits, tasks=tasks, parts=parts, part_weight=0.25), batch, weight_sum=4.5)
+    expected = alone(logits) + 0.25 * (alone(parts[:, 0]) + alone(parts[:, 1]) - 2 * of_tasks)
+    torch.testing.assert_close(whole, expected)
 
 
 def test_the_loss_is_the_sum_of_its_parts_and_adds_up_over_towers() -> None:
@@ -230,6 +289,9 @@ def test_scores_are_of_the_first_label_and_hide_nothing() -> None:
         ({"masked": {"share": 1.5}}, "share must lie between 0 and 1"),
         ({"pooling": "max"}, "pooling must be one of mean, cls"),
         ({"experts": 2, "hidden": []}, "an expert needs at least one layer"),
+        ({"fusion": "middle"}, "fusion must be one of early, late"),
+        ({"half_loss": 0.5}, "logits of their own with `fusion: late` alone"),
+        ({"fusion": "late", "half_loss": -1}, "half_loss must be a number of 0 or more, got -1"),
     ],
 )
 def test_what_does_not_fit_is_named(args: dict[str, object], said: str) -> None:
@@ -252,6 +314,8 @@ def test_a_tower_that_ignores_further_labels_is_refused() -> None:
         check_output(torch.zeros(3), 3, tasks=1)
     with pytest.raises(TowerError, match="side loss of shape"):
         check_output(TowerOutput(logits=torch.zeros(3), side=torch.zeros(2)), 3)
+    with pytest.raises(TowerError, match="logits of parts of shape"):
+        check_output(TowerOutput(logits=torch.zeros(3), parts=torch.zeros(3)), 3)
 
 
 @pytest.mark.parametrize(
