@@ -32,7 +32,8 @@ _AHEAD = 16
 
 
 @inline
-def _home(hashed: np.uint64, count: np.uint64) -> np.uint64:
+def home(hashed: np.uint64, count: np.uint64) -> np.uint64:
+    """Where probing begins in a shard of so many places, of a hash or an entry."""
     return np.uint64(((hashed & _HASH) * count) >> _BITS)
 
 
@@ -40,14 +41,14 @@ def _home(hashed: np.uint64, count: np.uint64) -> np.uint64:
 def _ask(tables: U16, keys: U64, row: int, seeds: U64, index: U64, shift: np.uint64) -> None:
     hashed = mix64(keys[row] ^ seeds[tables[row]])
     shard = (hashed >> shift) & np.uint64(len(index) - 1)
-    prefetch(index[shard, 0] + np.uint64(8) * _home(hashed, index[shard, 1]))
+    prefetch(index[shard, 0] + np.uint64(8) * home(hashed, index[shard, 1]))
 
 
 @inline
 def _where(entries: U64, count: np.uint64, hashed: np.uint64, location: np.int64) -> Any:
     """Place of the entry with this location, or `count`."""
     wanted = (np.uint64(location + 1) << _BITS) | (hashed & _HASH)
-    at = _home(hashed, count)
+    at = home(hashed, count)
     while entries[at] != wanted:
         if entries[at] == np.uint64(0):
             return count
@@ -87,7 +88,7 @@ def candidates_kernel(
         shard = (hashed >> shift) & mask
         count = index[shard, 1]
         entries = uint64_at(index[shard, 0], np.int64(count))
-        at = _home(hashed, count)
+        at = home(hashed, count)
         if cursors[row] >= 0:
             at = np.uint64(cursors[row]) + _ONE
             if at == count:
@@ -114,8 +115,9 @@ def needed_kernel(tables: U16, keys: U64, seeds: U64, shift: np.uint64, needed: 
 
 
 @inline
-def _enter(entries: U64, count: np.uint64, entry: np.uint64) -> None:
-    at = _home(entry, count)
+def enter_one(entries: U64, count: np.uint64, entry: np.uint64) -> None:
+    """Put an entry that is not there where probing finds it; there is room."""
+    at = home(entry, count)
     while entries[at] != np.uint64(0):
         at += _ONE
         if at == count:
@@ -133,7 +135,7 @@ def enter_kernel(tables: U16, keys: U64, locations: I64, seeds: U64, index: U64,
         hashed = mix64(keys[i] ^ seeds[tables[i]])
         shard = (hashed >> shift) & mask
         entries = uint64_at(index[shard, 0], np.int64(index[shard, 1]))
-        _enter(entries, index[shard, 1], (np.uint64(locations[i] + 1) << _BITS) | (hashed & _HASH))
+        enter_one(entries, index[shard, 1], (np.uint64(locations[i] + 1) << _BITS) | (hashed & _HASH))
         index[shard, 2] += _ONE
 
 
@@ -173,8 +175,8 @@ def drop_kernel(
                 at = np.uint64(0)
             if entries[at] == np.uint64(0):
                 break
-            home = _home(entries[at], count)
-            if _steps(hole, at, count) <= _steps(home, at, count):  # its probing passes the hole
+            begins = home(entries[at], count)
+            if _steps(hole, at, count) <= _steps(begins, at, count):  # its probing passes the hole
                 entries[hole] = entries[at]
                 hole = at
         entries[hole] = np.uint64(0)
@@ -230,76 +232,7 @@ def regrow_kernel(old: np.uint64, old_count: int, new: np.uint64, new_count: int
     before, after = uint64_at(old, old_count), uint64_at(new, new_count)
     for i in range(old_count):
         if before[i] != np.uint64(0):
-            _enter(after, np.uint64(new_count), before[i])
-
-
-@kernel
-def newest_kernel(tables: U16, keys: U64, sequences: U64, slots: I32, newest: I32) -> int:
-    """For every identity among n records its newest one. slots: int32 [a power of two above n], filled with -1.
-
-    newest: int32 [n], filled with the numbers of those records; returns how many there are.
-    """
-    mask = np.uint64(len(slots) - 1)
-    found = 0
-    for i in range(len(keys)):
-        at = mix64(keys[i] ^ (np.uint64(tables[i]) << np.uint64(48))) & mask
-        while slots[at] >= 0:
-            there = newest[slots[at]]
-            if keys[there] == keys[i] and tables[there] == tables[i]:
-                if sequences[i] > sequences[there]:
-                    newest[slots[at]] = i
-                break
-            at = (at + _ONE) & mask
-        if slots[at] < 0:
-            slots[at] = found
-            newest[found] = i
-            found += 1
-    return found
-
-
-@kernel
-def by_shard_kernel(
-    tables: U16,
-    keys: U64,
-    sequences: U64,
-    kinds: U8,
-    seeds: U64,
-    shift: np.uint64,
-    first: int,
-    stop: int,
-    starts: I64,
-    out_tables: U16,
-    out_keys: U64,
-    out_sequences: U64,
-    out_kinds: U8,
-    positions: I32,
-) -> int:
-    """Copy the whole records (kinds 1 and 2) of shards [first, stop), shard after shard, each in order; how many.
-
-    starts: int64 [shards + 1], zeros at first; those of shard s go to [starts[s], starts[s + 1]). positions: int32 [n],
-    which records they are.
-    """
-    shards = len(starts) - 1
-    mask = np.uint64(shards - 1)
-    shard_of = np.empty(len(keys), np.int16)
-    for i in range(len(keys)):
-        shard_of[i] = -1
-        if kinds[i] == 1 or kinds[i] == 2:
-            shard = np.int64((mix64(keys[i] ^ seeds[tables[i]]) >> shift) & mask)
-            if first <= shard < stop:
-                shard_of[i] = shard
-                starts[shard + 1] += 1
-    for number in range(shards):
-        starts[number + 1] += starts[number]
-    next_ = starts[:shards].copy()
-    for i in range(len(keys)):
-        if shard_of[i] < 0:
-            continue
-        at = next_[shard_of[i]]
-        next_[shard_of[i]] += 1
-        out_tables[at], out_keys[at], out_sequences[at] = tables[i], keys[i], sequences[i]
-        out_kinds[at], positions[at] = kinds[i], i
-    return int(starts[shards])
+            enter_one(after, np.uint64(new_count), before[i])
 
 
 @kernel

@@ -22,6 +22,7 @@ from hetero.kernels.ssd_index import (
     needed_kernel,
     regrow_kernel,
 )
+from hetero.kernels.ssd_recovery import fill_kernel, newest_kernel, tags_kernel
 from hetero.records import I32, I64, U8, U64, KeySet
 
 ENTRY_BYTES = 8
@@ -70,6 +71,19 @@ class SsdIndex:
     def enter_into_room(self, keys: KeySet, locations: I64) -> None:
         """`enter`, after `make_room` for these rows."""
         enter_kernel(keys.tables, keys.keys, locations, self._seeds, self.description, self._shift)
+
+    def enter_newest(self, records: U64, *, shard: int, of_tables: I64, of_segments: I64) -> None:
+        """Add the rows among a shard's records, which are not there, each at its newest record; rows are counted by
+        table and by segment slot. records: uint64 [n, 3], see `hetero.kernels.ssd_recovery`. Raises CapacityError when
+        there is no memory for them; then none is added."""
+        tags, entries = np.empty(len(records), np.uint64), np.empty(len(records), np.uint64)
+        tags_kernel(records, self._seeds, tags)
+        tags.sort()
+        entries = entries[: newest_kernel(records, tags, self._bits, entries, of_tables, of_segments)]
+        needed = np.zeros(SHARDS, np.int64)
+        needed[shard] = len(entries)
+        self._fit(needed)
+        fill_kernel(entries, self.description[shard])
 
     def make_room(self, keys: KeySet) -> None:
         """Let `enter` succeed for these rows."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from hetero.embedding.ssd.files import Segment, SegmentFiles
 from hetero.embedding.ssd.layout import Layout, segment_files
 from hetero.embedding.ssd.references import Cut
 from hetero.embedding.ssd.rows import DEFAULT_GARBAGE_SHARE, DEFAULT_THREADS, SsdRows, Start
-from hetero.embedding.ssd.scan import locations_of, read_chunk
+from hetero.embedding.ssd.scan import read_chunk
 from hetero.errors import DataError
 from hetero.kernels.region import Region
-from hetero.kernels.ssd_index import by_shard_kernel, newest_kernel
-from hetero.kernels.ssd_records import PAGE, ROW, TOMBSTONE, U8, scan_kernel
-from hetero.records import I64, U16, U64, DiskIo, KeySet
+from hetero.kernels.ssd_records import PAGE, ROW, TOMBSTONE, scan_kernel
+from hetero.kernels.ssd_recovery import WORDS, deal_kernel, shards_kernel
+from hetero.records import I64, U64, DiskIo
 
 _RECORD_MEMORY = 40
 _MOST_NAMED = 8
@@ -84,37 +85,39 @@ def recover(
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Records: tables uint16, keys and sequences uint64, kinds and uses uint8 [n]."""
+class _Scratch(threading.local):
+    """Memory of one thread, for one chunk after another: fresh memory costs more than what is done with it here.
 
-    tables: U16
-    keys: U64
-    sequences: U64
-    kinds: U8
-    uses: U8
+    buffer: of the chunk. tables uint16, keys and sequences uint64, kinds and uses uint8, shard_of int16 [records].
+    """
 
-    @staticmethod
-    def empty(count: int) -> _Found:
-        wide = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-        return _Found(np.zeros(count, np.uint16), *wide, np.zeros(count, np.uint8), np.zeros(count, np.uint8))
-
-    def part(self, start: int, stop: int) -> _Found:
-        own = slice(start, stop)
-        return _Found(self.tables[own], self.keys[own], self.sequences[own], self.kinds[own], self.uses[own])
+    def __init__(self, layout: Layout) -> None:
+        most = layout.per_chunk
+        self.buffer = Region(layout.chunk_bytes)
+        self.tables, self.shard_of = np.empty(most, np.uint16), np.empty(most, np.int16)
+        self.keys, self.sequences = np.empty(most, np.uint64), np.empty(most, np.uint64)
+        self.kinds, self.uses = np.empty(most, np.uint8), np.empty(most, np.uint8)
+        self.no_rows = np.zeros((0, 0), np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Scanned:
-    """One segment. found, locations: whole records of the pass's shards, shard after shard; those of shard s are at
-    [starts[s], starts[s + 1]). kinds: of all records, as they lie. whole: how many are. newest: sequence number."""
+    """One segment. records: whole ones of the pass's shards, uint64 [n, 3], chunk after chunk, in each shard after
+    shard; those of chunk c and shard s are at [starts[c, s], starts[c, s + 1]). end: behind the last record ever
+    written, whole or not. whole, tombstones: how many there are. holes: positions of those that are not whole. newest:
+    sequence number."""
 
-    found: _Found
-    locations: I64
+    records: U64
     starts: I64
-    kinds: U8
-    whole: int
-    newest: int
+    end: int = 0
+    whole: int = 0
+    tombstones: int = 0
+    holes: list[I64] = field(default_factory=list)
+    newest: int = 0
+
+    def of_shard(self, shard: int) -> Iterator[U64]:
+        for start, stop in self.starts[:, shard : shard + 2].tolist():
+            yield self.records[start:stop]
 
 
 class _Recovery:
@@ -129,6 +132,7 @@ class _Recovery:
         self._damaged = 0
         self._named: list[str] = []
         self._newest_sequence = 0
+        self._scratch = _Scratch(store.layout)
 
     def run(self, memory_bytes: int) -> Recovered:
         segments = [self._adopt(path) for path in self._files.existing()]
@@ -176,83 +180,73 @@ class _Recovery:
     def _scanned(self, segment: Segment, shards: range) -> _Scanned:
         """All records of a segment, and which of them are the shards' own."""
         layout, count = self._layout, segment.records
-        buffer, no_rows = Region(layout.chunk_bytes), np.zeros((0, 0), np.float32)
-        found = _Found.empty(count)
-        for part in range(-(-count // layout.per_chunk)):
+        chunks = -(-count // layout.per_chunk)
+        scanned = _Scanned(_untouched(count), np.zeros((chunks, SHARDS + 1), np.int64))
+        for part in range(chunks):
             first = part * layout.per_chunk
-            own = found.part(first, min(first + layout.per_chunk, count))
-            scan_kernel(
-                np.uint64(buffer.address),
-                read_chunk(segment, part, layout, buffer),
-                np.uint64(segment.number),
-                first,
-                len(own.keys),
-                layout.for_kernels(),
-                own.tables,
-                own.keys,
-                own.sequences,
-                own.kinds,
-                own.uses,
-                no_rows,
-            )
-        starts = np.zeros(SHARDS + 1, np.int64)
-        sorted_, positions = _Found.empty(count), np.empty(count, np.int32)
-        kept = by_shard_kernel(
-            found.tables,
-            found.keys,
-            found.sequences,
-            found.kinds,
+            self._scan_chunk(segment, part, scanned, shards, count=min(layout.per_chunk, count - first))
+        return scanned
+
+    def _scan_chunk(self, segment: Segment, part: int, scanned: _Scanned, shards: range, *, count: int) -> None:
+        layout, scratch, first = self._layout, self._scratch, part * self._layout.per_chunk
+        tables, keys, sequences = scratch.tables[:count], scratch.keys[:count], scratch.sequences[:count]
+        kinds, starts, shard_of = scratch.kinds[:count], scanned.starts[part], scratch.shard_of[:count]
+        scan_kernel(
+            np.uint64(scratch.buffer.address),
+            read_chunk(segment, part, layout, scratch.buffer),
+            np.uint64(segment.number),
+            first,
+            count,
+            layout.for_kernels(),
+            tables,
+            keys,
+            sequences,
+            kinds,
+            scratch.uses[:count],
+            scratch.no_rows,
+        )
+        whole, newest = shards_kernel(
+            tables,
+            keys,
+            sequences,
+            kinds,
             self._store.seeds,
             self._store.shift,
             shards.start,
             shards.stop,
+            shard_of,
             starts,
-            sorted_.tables,
-            sorted_.keys,
-            sorted_.sequences,
-            sorted_.kinds,
-            positions,
         )
-        whole = np.flatnonzero((found.kinds == ROW) | (found.kinds == TOMBSTONE))
-        return _Scanned(
-            found=sorted_.part(0, kept),
-            locations=locations_of(segment, positions[:kept], self._layout),
-            starts=starts,
-            kinds=found.kinds,
-            whole=len(whole),
-            newest=int(found.sequences[whole].max()) if len(whole) else 0,
-        )
+        before = int(scanned.starts[part - 1, -1]) if part else 0
+        records = scanned.records[before : before + int(starts[-1])]
+        base = np.uint64((segment.slot << layout.position_bits) + first)
+        deal_kernel(tables, keys, sequences, kinds, base, shard_of, starts, records)
+        starts += before
+        scanned.whole += whole
+        scanned.newest = max(scanned.newest, int(newest))
+        scanned.tombstones += int(np.count_nonzero(kinds == TOMBSTONE))
+        if whole < count:
+            scanned.holes.append(first + np.flatnonzero((kinds != ROW) & (kinds != TOMBSTONE)))
+        if kinds.any():
+            scanned.end = first + count - int(np.argmax(kinds[::-1] != 0))
 
     def _enter(self, scanned: list[_Scanned], shard: int) -> tuple[I64, I64]:
         """Enter the newest records of a shard's rows into the index: how many of each table, and in each segment."""
-        parts = [(own, slice(int(own.starts[shard]), int(own.starts[shard + 1]))) for own in scanned]
-        tables = np.concatenate([own.found.tables[part] for own, part in parts])
-        keys = np.concatenate([own.found.keys[part] for own, part in parts])
-        sequences = np.concatenate([own.found.sequences[part] for own, part in parts])
-        kinds = np.concatenate([own.found.kinds[part] for own, part in parts])
-        locations = np.concatenate([own.locations[part] for own, part in parts])
-        slots = np.full(1 << max(4, int(1.5 * len(keys)).bit_length()), -1, np.int32)
-        newest = np.empty(len(keys), np.int32)
-        newest = newest[: newest_kernel(tables, keys, sequences, slots, newest)]
-        newest = newest[kinds[newest] == ROW]
-        tables, locations = tables[newest], locations[newest]
-        self._store.index.enter(KeySet(tables, keys[newest]), locations)
-        return (
-            np.bincount(tables, minlength=len(self._store.rows_of)),
-            np.bincount(locations >> self._layout.position_bits, minlength=len(self._files.live)),
-        )
+        parts = [part for own in scanned for part in own.of_shard(shard)]
+        records = np.concatenate(parts) if parts else _untouched(0)
+        of_tables, of_segments = np.zeros_like(self._store.rows_of), np.zeros_like(self._files.live)
+        self._store.index.enter_newest(records, shard=shard, of_tables=of_tables, of_segments=of_segments)
+        return of_tables, of_segments
 
     def _note(self, segment: Segment, scanned: _Scanned) -> None:
         """Count a segment's records, and name those that are not whole, or missing in the cut."""
-        kinds = scanned.kinds
         if self._cut is None:
-            there = np.flatnonzero(kinds)
-            segment.records = int(there[-1]) + 1 if len(there) else 0  # behind the last one ever written, whole or not
+            segment.records = scanned.end
         self._whole += scanned.whole
         self._newest_sequence = max(self._newest_sequence, scanned.newest)
-        segment.tombstones = int((kinds == TOMBSTONE).sum())
-        positions = np.flatnonzero((kinds != ROW) & (kinds != TOMBSTONE))
-        positions = positions[positions < segment.records]
+        segment.tombstones = scanned.tombstones
+        holes = np.concatenate([np.empty(0, np.int64), *scanned.holes])
+        positions = holes[holes < segment.records]
         segment.holes = len(positions)
         segment.synced = segment.records
         known = self._parts[segment.path.name].holes if self._cut is not None else 0
@@ -269,6 +263,12 @@ class _Recovery:
             raise DataError(
                 f"{self._damaged} records of the cut are damaged: {', '.join(self._named)}; take an older snapshot"
             )
+
+
+def _untouched(records: int) -> U64:
+    """Memory for as many records, uint64 [records, 3], of which only what is written to is taken, in huge pages."""
+    size = 8 * WORDS * records
+    return np.frombuffer(Region(size).view(size), np.uint64).reshape(records, WORDS)
 
 
 def _bring(cut: Cut, folders: Sequence[Path]) -> None:
